@@ -1,0 +1,1 @@
+"""Compile recurrent-cell equations into fused forward and backward kernels in readable C."""

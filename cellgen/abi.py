@@ -1,0 +1,153 @@
+"""The interface of generated kernels as plain data: names, shapes, structs, cdef.
+
+Input: nothing (literals in ``generated/<cell>/__init__.py`` or records made by ``render``).
+Output: ``Interface``, and the C declarations made from it.
+Imports neither SymPy nor Jinja2: loading a built kernel needs only this, ``build`` and ``kernel``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+ABI_VERSION = 1
+"""Bumped whenever the meaning of a struct, a function or an error code changes; part of the cache key."""
+
+PRECISIONS = (("f32", "float"), ("f64", "double"))
+"""Symbol suffix and C type of each instantiation; NumPy dtypes are float32 and float64."""
+
+ERROR_CODES = {
+    0: "no error",
+    1: "a required pointer is NULL",
+    2: "a dimension is negative",
+    3: "the workspace is missing or too small",
+}
+"""Return values of kernel functions, as ``generated/include/cellgen.h`` defines them."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument or result: ``shape`` holds axis lengths such as ``"B"``, ``"2*H"``, ``"I + H"``.
+
+    ``default`` is set for run-time scalars only (shape ``()``); ``optional`` marks an upstream
+    gradient that counts as zero when left out; ``used`` is False for a name that a call may give
+    for symmetry with ``forward`` (it is checked, then ignored, and is absent from the C struct).
+    """
+
+    name: str
+    shape: tuple[str, ...]
+    text: str = ""
+    default: float | None = None
+    optional: bool = False
+    used: bool = True
+
+    @property
+    def is_scalar(self) -> bool:
+        return self.default is not None
+
+
+@dataclass(frozen=True)
+class Function:
+    """One kernel function: ``dims`` in call order, arguments, results, and whether it needs memory."""
+
+    name: str
+    dims: tuple[str, ...]
+    arguments: tuple[Argument, ...]
+    results: tuple[Argument, ...]
+    workspace: bool
+    text: str = ""
+
+    @property
+    def struct_members(self) -> tuple[Argument, ...]:
+        """Arguments in the order of the C struct; results follow, then the workspace."""
+        return tuple(argument for argument in self.arguments if argument.used)
+
+
+@dataclass(frozen=True)
+class Interface:
+    """All functions of one generated cell; ``digest`` identifies the mathematics (12 digits)."""
+
+    name: str
+    digest: str
+    functions: tuple[Function, ...]
+
+    def symbols(self, function: Function, suffix: str) -> Symbols:
+        stem = f"{self.name}_{function.name}"
+        return Symbols(
+            call=f"{stem}_{suffix}",
+            struct=f"{stem}_args_{suffix}",
+            workspace_size=f"{stem}_workspace_size_{suffix}",
+        )
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """The C names of one function in one precision."""
+
+    call: str
+    struct: str
+    workspace_size: str
+
+
+@cache
+def axis_terms(axis: str) -> tuple[tuple[int, str], ...]:
+    """Split an axis length into (coefficient, dimension) terms; a constant has dimension ``""``.
+
+    >>> axis_terms("I + 2*H")
+    ((1, 'I'), (2, 'H'))
+    >>> axis_terms("1")
+    ((1, ''),)
+    """
+    terms = []
+    for part in axis.split("+"):
+        factor, _, name = part.strip().rpartition("*")
+        terms.append((int(name), "") if name.isdigit() else (int(factor or 1), name))
+    return tuple(terms)
+
+
+def axis_length(axis: str, dims: dict[str, int]) -> int:
+    """Evaluate an axis length for given dimensions."""
+    return sum(factor * (dims[name] if name else 1) for factor, name in axis_terms(axis))
+
+
+def c_dim(name: str) -> str:
+    """Spell a dimension in C: ``H`` is ``nH`` (a bare ``I`` is a macro of <complex.h>)."""
+    return f"n{name}"
+
+
+def c_parameters(function: Function) -> str:
+    return ", ".join(f"int64_t {c_dim(name)}" for name in function.dims)
+
+
+def struct_lines(function: Function, c_type: str) -> Iterator[tuple[str, str]]:
+    """Yield (declaration, comment) of each struct member, in order."""
+    for argument in function.struct_members:
+        shape = "(" + ", ".join(argument.shape) + ")" if argument.shape else "scalar"
+        note = f"{shape}{', NULL counts as zero' if argument.optional else ''}"
+        kind = c_type if argument.is_scalar else f"const {c_type} *"
+        yield f"{kind}{' ' if argument.is_scalar else ''}{argument.name};", note
+    for result in function.results:
+        yield f"{c_type} *{result.name};", "(" + ", ".join(result.shape) + ")"
+    if function.workspace:
+        yield "void *workspace;", f"aligned to {WORKSPACE_ALIGNMENT} bytes"
+        yield "int64_t workspace_bytes;", "at least ..._workspace_size(...)"
+
+
+WORKSPACE_ALIGNMENT = 64
+"""Bytes; one cache line and one AVX-512 register."""
+
+
+def cdef(interface: Interface) -> str:
+    """The declarations that cffi needs, made from the same table as the C header."""
+    lines = []
+    for suffix, c_type in PRECISIONS:
+        for function in interface.functions:
+            names = interface.symbols(function, suffix)
+            members = " ".join(line for line, _ in struct_lines(function, c_type))
+            parameters = c_parameters(function)
+            lines.append(f"typedef struct {{ {members} }} {names.struct};")
+            lines.append(f"int {names.call}({parameters}, const {names.struct} *args);")
+            if function.workspace:
+                lines.append(f"int64_t {names.workspace_size}({parameters});")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,657 @@
+"""Declare a cell: a class whose body is the system of equations.
+
+Input: the author's class body. Output: ``Cell.definition``, a frozen ``Definition`` with values,
+equations in dependency order, outputs and gradients. Nothing is parsed: the class namespace records
+each assignment together with the line it stands on and hands later lines a symbol of that name.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from sympy import Expr, Number, sympify
+
+from cellgen.errors import DeclarationError
+from cellgen.names import check_name, snake_case
+from cellgen.notation import text
+from cellgen.ops import from_sympy, shape_of
+from cellgen.value import Apply, B, Dim, Role, Shape, T, Value, format_shape
+
+
+ORDER_STEP = 1000
+"""Between the orders of two declarations, so that derived values print beside their origin."""
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """Where the author wrote something."""
+
+    file: str
+    number: int
+
+    @property
+    def text(self) -> str:
+        return linecache.getline(self.file, self.number).strip()
+
+    def __str__(self) -> str:
+        code = self.text
+        return f'File "{self.file}", line {self.number}' + (f"\n    {code}" if code else "")
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What ``Input(I)``, ``State(H)``, ... return; the assignment gives it its name."""
+
+    role: Role
+    dims: Shape
+    default: float | None = None
+
+    def __post_init__(self) -> None:
+        for dim in self.dims:
+            if dim.has(B, T):
+                raise DeclarationError(
+                    f"{self.role.value} of shape {format_shape(self.dims)}: B and T are added by "
+                    f"cellgen; give the unit axes only",
+                    code="declaration.dims",
+                )
+            if not (dim.is_Integer or dim.is_Add or dim.is_Mul or isinstance(dim, Dim)):
+                raise DeclarationError(
+                    f"{self.role.value}: {dim} is no axis length; use I, H, Dim('D'), integers, "
+                    f"their sums and integer multiples",
+                    code="declaration.dims",
+                )
+
+    def __matmul__(self, other: object) -> Expr:
+        raise DeclarationError(
+            f"name the {self.role.value} first, then use it: a declaration such as Input(I) gets "
+            f"its name from its own assignment",
+            code="declaration.unnamed",
+        )
+
+    __rmatmul__ = __add__ = __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = __matmul__
+
+
+def _declaration(role: Role, dims: tuple[Expr | int, ...], minimum: int = 1) -> Declaration:
+    if len(dims) < minimum:
+        raise DeclarationError(
+            f"{role.value.capitalize()}() needs at least {minimum} axis length"
+            f"{'s' if minimum > 1 else ''}, for example {role.value.capitalize()}(H)",
+            code="declaration.dims",
+        )
+    return Declaration(role, tuple(sympify(dim) for dim in dims))
+
+
+def Input(*dims: Expr | int) -> Declaration:  # noqa: N802 - reads as a declaration
+    """Declare a per-step input: ``Input(I)`` has shape (B, I) at every step."""
+    return _declaration(Role.INPUT, dims)
+
+
+def State(*dims: Expr | int) -> Declaration:  # noqa: N802
+    """Declare a carried state named ``<value>_prev``: ``h_prev = State(H)`` has shape (B, H)."""
+    return _declaration(Role.STATE, dims)
+
+
+def Static(*dims: Expr | int) -> Declaration:  # noqa: N802
+    """Declare a per-row value that is constant over time (a dropout mask, a context): (B, H)."""
+    return _declaration(Role.STATIC, dims)
+
+
+def Weight(*dims: Expr | int) -> Declaration:  # noqa: N802
+    """Declare a weight shared by rows and steps: ``Weight(I, H)`` has shape (I, H)."""
+    return _declaration(Role.WEIGHT, dims)
+
+
+def Bias(*dims: Expr | int) -> Declaration:  # noqa: N802
+    """Declare a rank-1 weight; differs from ``Weight(H)`` in its usual initial value, zero."""
+    return _declaration(Role.BIAS, dims)
+
+
+def Scalar(default: float) -> Declaration:  # noqa: N802
+    """Declare a run-time number with a default, such as a forget bias."""
+    if isinstance(default, bool) or not isinstance(default, int | float):
+        raise DeclarationError(
+            f"Scalar({default!r}): the default must be a Python number", code="declaration.scalar"
+        )
+    return Declaration(Role.SCALAR, (), float(default))
+
+
+@dataclass(frozen=True)
+class Equation:
+    """``target = expression``, and where it was written."""
+
+    target: Value
+    expression: Expr
+    line: SourceLine
+
+    def __str__(self) -> str:
+        return f"{self.target} = {text(self.expression)}"
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A cell as data: what the class body said, checked.
+
+    ``outputs`` is what ``forward`` returns; ``gradients`` what ``backward`` returns, or None where
+    the author left the choice to ``derive``.
+    """
+
+    name: str
+    class_name: str
+    origin: str
+    doc: str
+    declared: tuple[Value, ...]
+    equations: tuple[Equation, ...]
+    outputs: tuple[Value, ...]
+    gradients: tuple[Value, ...] | None
+    defaults: Mapping[str, float]
+    lines: Mapping[str, SourceLine]
+    aliases: Mapping[str, str]
+
+    def with_role(self, *roles: Role) -> tuple[Value, ...]:
+        return tuple(value for value in self.declared if value.role in roles)
+
+    @property
+    def states(self) -> tuple[Value, ...]:
+        return self.with_role(Role.STATE)
+
+    @property
+    def parameters(self) -> tuple[Value, ...]:
+        return self.with_role(Role.WEIGHT, Role.BIAS)
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """Run-time dimensions in order of first appearance, B first."""
+        found: dict[Dim, None] = {B: None}
+        for value in (*self.declared, *(equation.target for equation in self.equations)):
+            for axis in value.shape:
+                for dim in sorted(axis.free_symbols, key=str):
+                    found.setdefault(dim, None)
+        return tuple(found)
+
+    def next_state(self, state: Value) -> Value:
+        """The value that a state takes after the step: ``h`` for ``h_prev``."""
+        name = str(state.name).removesuffix("_prev")
+        return next(e.target for e in self.equations if e.target.name == name)
+
+    def __str__(self) -> str:
+        lines = [f"{self.class_name} ({self.name})"]
+        lines += [f"  {v.role.value:7} {v.name} {format_shape(v.shape)}" for v in self.declared]
+        lines += [f"  {equation}" for equation in self.equations]
+        return "\n".join(lines)
+
+
+def _located(error: DeclarationError, cell: str, line: SourceLine) -> DeclarationError:
+    message = Exception.__str__(error)
+    return DeclarationError(f"{cell}: {message}\n  {line}", code=error.code)
+
+
+class _Namespace(dict[str, Any]):
+    """The class body's namespace: turns assignments into declarations and equations."""
+
+    def __init__(self, class_name: str, owner: str, bases: tuple[type, ...]) -> None:
+        super().__init__()
+        self.class_name = class_name
+        self.owner = owner
+        self.owners = {owner} | {
+            base.definition_owner for cls in bases for base in cls.__mro__ if _is_cell(base)
+        }
+        self.declarations: dict[str, Declaration] = {}
+        self.equations: dict[str, Expr] = {}
+        self.aliases: dict[str, Value] = {}
+        self.lines: dict[str, SourceLine] = {}
+
+    def __setitem__(self, name: str, item: Any) -> None:
+        if name.startswith("__") and name.endswith("__"):
+            super().__setitem__(name, item)
+            return
+        line = _caller_line()
+        try:
+            super().__setitem__(name, self._record(name, item, line))
+        except DeclarationError as error:
+            raise _located(error, self.class_name, line) from None
+
+    def _record(self, name: str, item: Any, line: SourceLine) -> Any:
+        """Store what an assignment means and return what later lines see under the name."""
+        if name in ("outputs", "gradients"):
+            return self._selection(name, item)
+        if isinstance(item, Declaration):
+            return self._declare(name, item, line)
+        if isinstance(item, Value):
+            return self._alias(name, item, line)
+        if isinstance(item, Expr) and not isinstance(item, Dim):
+            return self._equation(name, item, line)
+        return item
+
+    def _new_name(self, name: str, what: str, line: SourceLine) -> None:
+        check_name(name, what)
+        if name in self.lines:
+            raise DeclarationError(
+                f"{name} is assigned twice in one class body; a symbol stands for one equation: "
+                f"use another name (a subclass may re-state it). First assigned at\n"
+                f"  {self.lines[name]}\nand again at",
+                code="declaration.twice",
+            )
+        self.lines[name] = line
+
+    def _declare(self, name: str, item: Declaration, line: SourceLine) -> Value:
+        self._new_name(name, item.role.value, line)
+        if item.role is Role.STATE and not name.endswith("_prev"):
+            raise DeclarationError(
+                f"state {name!r} must be named after the value it carries: "
+                f"write {name}_prev = State(...), and {name} = ... for its new value",
+                code="declaration.state",
+            )
+        self.declarations[name] = item
+        batched = item.role in (Role.INPUT, Role.STATE, Role.STATIC)
+        shape = (B, *item.dims) if batched else item.dims
+        return Value(name, shape, item.role, self.owner, len(self.lines))
+
+    def _alias(self, name: str, item: Value, line: SourceLine) -> Value:
+        self._check_owners(item)
+        self._new_name(name, "value", line)
+        self.aliases[name] = item
+        return item
+
+    def _equation(self, name: str, item: Expr, line: SourceLine) -> Value:
+        self._new_name(name, "value", line)
+        if isinstance(item, Number):
+            raise DeclarationError(
+                f"the equation of {name} folds to the constant {item} (SymPy simplifies x - x and "
+                f"x / x before cellgen sees them), which has no shape; drop it or use keep(...)",
+                code="declaration.constant",
+            )
+        self._check_owners(item)
+        expression = from_sympy(item)
+        self.equations[name] = expression
+        return Value(name, shape_of(expression), Role.LOCAL, self.owner, len(self.lines))
+
+    def _check_owners(self, item: Expr) -> None:
+        for value in sorted(item.atoms(Value), key=str):
+            if value.owner not in self.owners:
+                raise DeclarationError(
+                    f"{value.name} belongs to {value.owner}, which {self.class_name} does not "
+                    f"inherit from; declare it here or subclass that cell",
+                    code="declaration.foreign",
+                )
+
+    def _selection(self, name: str, item: Any) -> tuple[Value, ...]:
+        chosen = (item,) if isinstance(item, Value) else tuple(item)
+        for value in chosen:
+            if not isinstance(value, Value):
+                raise DeclarationError(
+                    f"{name} must list named values of this cell, found {value!r}; "
+                    f"give the expression a name first",
+                    code=f"declaration.{name}",
+                )
+        return chosen
+
+
+def _caller_line() -> SourceLine:
+    """The innermost frame outside this module: the line of the class body."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
+        frame = frame.f_back
+    return SourceLine(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_cell(cls: type) -> bool:
+    return isinstance(cls, CellMeta) and "definition_owner" in cls.__dict__
+
+
+class CellMeta(type):
+    """Build a ``Definition`` from a class body."""
+
+    definition: Definition
+    definition_owner: str
+
+    @classmethod
+    def __prepare__(
+        mcls, class_name: str, bases: tuple[type, ...], /, **options: object
+    ) -> _Namespace:
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_globals.get("__name__") == "types":
+            frame = frame.f_back
+        owner = f"{frame.f_globals.get('__name__', '?')}:{class_name}"
+        return _Namespace(class_name, owner, bases)
+
+    def __new__(
+        mcls,
+        class_name: str,
+        bases: tuple[type, ...],
+        namespace: _Namespace,
+        /,
+        *,
+        name: str | None = None,
+        partial: bool = False,
+        renamed: tuple[str, str] | None = None,
+    ) -> CellMeta:
+        members = {key: item for key, item in namespace.items() if key not in namespace.lines}
+        cls = super().__new__(mcls, class_name, bases, members)
+        if not bases:
+            return cls
+        cls.definition_owner = namespace.owner
+        parents = [base.definition for base in bases if _is_cell(base)]
+        draft = _Draft.merge(parents, namespace, renamed)
+        cls.definition = draft.finish(class_name, name or snake_case(class_name), partial)
+        for value in (*cls.definition.declared, *(e.target for e in cls.definition.equations)):
+            setattr(cls, str(value.name), value)
+        for alias, target in cls.definition.aliases.items():
+            setattr(cls, alias, getattr(cls, target))
+        return cls
+
+    def __init__(cls, class_name: str, bases: tuple[type, ...], namespace: Any, **_: object) -> None:
+        super().__init__(class_name, bases, dict(namespace))
+
+    def __repr__(cls) -> str:
+        return f"<cell {cls.definition.name}>" if _is_cell(cls) else "<class Cell>"
+
+
+@dataclass
+class _Draft:
+    """Everything a class says, its parents' equations included, before symbols are bound to it."""
+
+    owner: str
+    doc: str
+    declarations: dict[str, Declaration]
+    equations: dict[str, Expr]
+    aliases: dict[str, str]
+    lines: dict[str, SourceLine]
+    own: set[str]
+    outputs: tuple[Value, ...] | None
+    gradients: tuple[Value, ...] | None
+
+    @staticmethod
+    def merge(
+        parents: Iterable[Definition], namespace: _Namespace, renamed: tuple[str, str] | None
+    ) -> _Draft:
+        draft = _Draft(
+            namespace.owner, str(namespace.get("__doc__") or ""), {}, {}, {}, {}, set(), None, None
+        )
+        for parent in parents:
+            draft._inherit(parent)
+        if renamed is not None:
+            draft._rename(*renamed)
+        draft._add(namespace)
+        return draft
+
+    def _inherit(self, parent: Definition) -> None:
+        for value in parent.declared:
+            dims = value.shape[1:] if value.is_batched else value.shape
+            default = parent.defaults.get(str(value.name))
+            self.declarations[str(value.name)] = Declaration(value.role, dims, default)
+        for equation in parent.equations:
+            self.equations[str(equation.target.name)] = equation.expression
+        self.lines.update(parent.lines)
+        self.aliases.update(parent.aliases)
+        self.outputs, self.gradients = parent.outputs, parent.gradients
+
+    def _rename(self, old: str, new: str) -> None:
+        check_name(new, "value")
+        if old not in self.equations:
+            raise DeclarationError(
+                f"replaced({old!r}, {new!r}): the cell has no equation for {old!r}",
+                code="declaration.replaced",
+            )
+        self.equations = {new if k == old else k: e for k, e in self.equations.items()}
+        self.lines[new] = self.lines[old]
+
+    def _add(self, namespace: _Namespace) -> None:
+        for name in namespace.lines:
+            self.declarations.pop(name, None)
+            self.aliases.pop(name, None)
+            if name not in namespace.equations:
+                self.equations.pop(name, None)
+        self.declarations.update(namespace.declarations)
+        self.equations.update(namespace.equations)
+        self.aliases.update({name: str(value.name) for name, value in namespace.aliases.items()})
+        self.lines.update(namespace.lines)
+        self.own = set(namespace.lines)
+        self.outputs = namespace.get("outputs", self.outputs)
+        self.gradients = namespace.get("gradients", self.gradients)
+
+    # --- binding and checks -----------------------------------------------------------------
+
+    def finish(self, class_name: str, name: str, partial: bool) -> Definition:
+        """Bind every symbol to this cell, order the equations and check the whole."""
+        check_name(name, "cell")
+        try:
+            self._promote_aliases()
+            declared = self._declared()
+            equations = self._ordered_equations(declared, partial)
+            bound = {str(v.name): v for v in (*declared, *(e.target for e in equations))}
+            if not partial:
+                self._check_states(declared, bound)
+                self._check_splits(equations)
+                declared = self._check_used(declared, equations)
+            outputs = self._chosen("outputs", self.outputs, bound, partial)
+            gradients = self._chosen("gradients", self.gradients, bound, partial)
+        except DeclarationError as error:
+            message = Exception.__str__(error)
+            raise DeclarationError(f"{class_name}: {message}", code=error.code) from None
+        if outputs is None:
+            outputs = tuple(
+                bound[n] for v in declared if v.role is Role.STATE and (n := _next_name(v)) in bound
+            )
+        return Definition(
+            name=name,
+            class_name=class_name,
+            origin=self.owner,
+            doc=self.doc,
+            declared=declared,
+            equations=equations,
+            outputs=outputs,
+            gradients=gradients,
+            defaults={n: d.default for n, d in self.declarations.items() if d.default is not None},
+            lines=dict(self.lines),
+            aliases={a: t for a, t in self.aliases.items() if t in bound},
+        )
+
+    def _promote_aliases(self) -> None:
+        """An alias that is the new value of a state (``h = z``) is an equation."""
+        for alias, target in list(self.aliases.items()):
+            if f"{alias}_prev" in self.declarations:
+                del self.aliases[alias]
+                self.equations[alias] = Value(target, (), Role.LOCAL, self.owner)
+
+    def _declared(self) -> tuple[Value, ...]:
+        values = []
+        for order, (name, item) in enumerate(self.declarations.items()):
+            batched = item.role in (Role.INPUT, Role.STATE, Role.STATIC)
+            shape = (B, *item.dims) if batched else item.dims
+            values.append(Value(name, shape, item.role, self.owner, order * ORDER_STEP))
+        return tuple(values)
+
+    def _ordered_equations(
+        self, declared: tuple[Value, ...], partial: bool
+    ) -> tuple[Equation, ...]:
+        bound: dict[str, Value] = {str(value.name): value for value in declared}
+        ordered: list[Equation] = []
+        for name in self._topological_order(partial):
+            expression = self.equations[name]
+            line = self.lines[name]
+            swap = {v: bound[self._target(v)] for v in expression.atoms(Value)
+                    if self._target(v) in bound}
+            try:
+                rebound = expression.xreplace(swap)
+                shape = shape_of(rebound)
+            except DeclarationError as error:
+                raise DeclarationError(
+                    f"{Exception.__str__(error)}\n  {line}", code=error.code
+                ) from None
+            order = (len(declared) + len(ordered)) * ORDER_STEP
+            target = Value(name, shape, Role.LOCAL, self.owner, order)
+            bound[name] = target
+            ordered.append(Equation(target, rebound, line))
+        return tuple(ordered)
+
+    def _target(self, value: Value) -> str:
+        name = str(value.name)
+        return self.aliases.get(name, name)
+
+    def _topological_order(self, partial: bool) -> list[str]:
+        """Depth first in the order of writing; raises on a cycle or an undefined name."""
+        done: dict[str, None] = {}
+        path: list[str] = []
+
+        def visit(name: str) -> None:
+            if name in done or name in self.declarations:
+                return
+            if name in path:
+                raise self._cycle(path[path.index(name) :])
+            if name not in self.equations:
+                if partial:
+                    return
+                raise DeclarationError(
+                    f"{name} has no equation; state `{name} = ...` in the class body",
+                    code="declaration.undefined",
+                )
+            path.append(name)
+            for value in sorted(self.equations[name].atoms(Value), key=lambda v: (v.order, str(v))):
+                visit(self._target(value))
+            path.pop()
+            done[name] = None
+
+        for name in self.equations:
+            visit(name)
+        return list(done)
+
+    def _cycle(self, names: list[str]) -> DeclarationError:
+        chain = " -> ".join([*names, names[0]])
+        where = "\n".join(f"  {self.lines[name]}" for name in names)
+        name = names[0]
+        hint = (
+            f"; to re-state {name} in terms of the parent's, subclass "
+            f"Parent.replaced({name!r}, '{name}_raw') and use its {name}_raw"
+            if name in self.own
+            else ""
+        )
+        return DeclarationError(
+            f"the equations are cyclic: {chain}; rename one of them{hint}\n{where}",
+            code="declaration.cycle",
+        )
+
+    def _check_states(self, declared: tuple[Value, ...], bound: Mapping[str, Value]) -> None:
+        if not any(value.role is Role.STATE for value in declared):
+            raise DeclarationError(
+                "a recurrent cell needs a state: h_prev = State(H)", code="declaration.state"
+            )
+        for state in declared:
+            if state.role is not Role.STATE:
+                continue
+            name, line = _next_name(state), self.lines[str(state.name)]
+            if name not in bound:
+                raise DeclarationError(
+                    f"state {state.name} has no equation for its new value; state `{name} = ...`\n"
+                    f"  {line}",
+                    code="declaration.state",
+                )
+            if bound[name].shape != state.shape:
+                raise DeclarationError(
+                    f"shapes do not agree: {state.name} is {format_shape(state.shape)}, its new "
+                    f"value {name} is {format_shape(bound[name].shape)}\n  {self.lines[name]}",
+                    code="declaration.shape",
+                )
+
+    def _check_splits(self, equations: tuple[Equation, ...]) -> None:
+        """Every part of a split must be used; an unused one is a typo or wasted work."""
+        parts: dict[Expr, dict[Expr, Equation]] = {}
+        for equation in equations:
+            for node in equation.expression.atoms(Apply):
+                if node.op == "part":
+                    _, start, size = node.attributes
+                    parts.setdefault(node.operands[0], {})[(start, size)] = equation
+        for source, found in parts.items():
+            total = shape_of(source)[-1]
+            covered = sum(size for _, size in found)
+            if covered != total:
+                equation = next(iter(found.values()))
+                raise DeclarationError(
+                    f"a split of {text(source)} has unused parts: {covered} of {total} units are "
+                    f"used; use every part or make the weight smaller\n  {equation.line}",
+                    code="declaration.split",
+                )
+
+    def _check_used(
+        self, declared: tuple[Value, ...], equations: tuple[Equation, ...]
+    ) -> tuple[Value, ...]:
+        used = {v for e in equations for v in e.expression.atoms(Value)}
+        for value in declared:
+            if value not in used and value.role is not Role.STATE and value.name in self.own:
+                raise DeclarationError(
+                    f"{value.role.value} {value.name} is declared and never used\n"
+                    f"  {self.lines[str(value.name)]}",
+                    code="declaration.unused",
+                )
+        return tuple(v for v in declared if v in used or v.role is Role.STATE)
+
+    def _chosen(
+        self,
+        what: str,
+        chosen: tuple[Value, ...] | None,
+        bound: Mapping[str, Value],
+        partial: bool,
+    ) -> tuple[Value, ...] | None:
+        if chosen is None:
+            return None
+        names = [self._target(value) for value in chosen]
+        missing = [name for name in names if name not in bound]
+        if missing and not partial:
+            raise DeclarationError(
+                f"{what} lists {', '.join(missing)}, which this cell does not define",
+                code=f"declaration.{what}",
+            )
+        values = tuple(bound[name] for name in dict.fromkeys(names) if name in bound)
+        wrong = [v for v in values if what == "outputs" and v.role is not Role.LOCAL]
+        if wrong:
+            raise DeclarationError(
+                f"outputs lists {wrong[0].name}, a declared {wrong[0].role.value}; outputs are "
+                f"values that the equations compute",
+                code="declaration.outputs",
+            )
+        return values
+
+
+def _next_name(state: Value) -> str:
+    return str(state.name).removesuffix("_prev")
+
+
+class Cell(metaclass=CellMeta):
+    """Base of all cells. Subclass it and state the equations in the class body.
+
+    Raises:
+        DeclarationError: at class creation, pointing at the author's line.
+    """
+
+    @classmethod
+    def replaced(cls, old: str, new: str) -> type[Cell]:
+        """Return this cell with the equation of ``old`` stored under ``new``.
+
+        Other equations still refer to ``old``, which a subclass then states anew in terms of
+        ``new``: ``class Zoneout(Parent.replaced("h", "h_raw")): h = ... Zoneout.h_raw ...``.
+        """
+        options = {"partial": True, "renamed": (old, new)}
+        made = types.new_class(f"{cls.__name__}Without{old.title().replace('_', '')}", (cls,), options)
+        return cast("type[Cell]", made)
+
+
+def definition_of(cell: type[Cell]) -> Definition:
+    """Return a cell's definition.
+
+    Raises:
+        DeclarationError: what was given is not a subclass of ``Cell``, or is only partial.
+    """
+    if not _is_cell(cell):
+        raise DeclarationError(
+            f"expected a subclass of cellgen.Cell, found {cell!r}", code="declaration.cell"
+        )
+    return cell.definition
+
+
+def renamed(definition: Definition, name: str) -> Definition:
+    """Return a definition under another cell name."""
+    return replace(definition, name=name)

@@ -1,0 +1,44 @@
+"""Every error that cellgen raises on purpose: one base class, stable codes, one message.
+
+A message names the cell, the value, what was found, what was expected and one thing to do.
+"""
+
+from __future__ import annotations
+
+
+class CellgenError(Exception):
+    """Base of all cellgen errors; ``code`` is stable across releases and safe to match on."""
+
+    code: str = "cellgen"
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {super().__str__()}"
+
+
+class DeclarationError(CellgenError):
+    """A cell's class body is wrong; the message points at the author's own line."""
+
+    code = "declaration"
+
+
+class DerivationError(CellgenError):
+    """A program cannot be derived, simplified, verified or scheduled."""
+
+    code = "derivation"
+
+
+class BuildError(CellgenError):
+    """Generated sources could not be written, compiled, published or loaded."""
+
+    code = "build"
+
+
+class ArgumentError(CellgenError, ValueError):
+    """A kernel was called with an argument whose name, shape, dtype or memory is wrong."""
+
+    code = "argument"

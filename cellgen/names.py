@@ -1,0 +1,89 @@
+"""Which names a cell may use: identifiers that survive into C, C++, CUDA, Python and NumPy."""
+
+from __future__ import annotations
+
+import keyword
+import re
+
+from cellgen.errors import DeclarationError
+
+_C = """
+auto break case char const continue default do double else enum extern float for goto if inline int
+long register restrict return short signed sizeof static struct switch typedef union unsigned void
+volatile while bool complex imaginary true false nullptr noreturn thread_local alignas alignof
+static_assert typeof asm main abs exit free malloc calloc realloc exp log sin cos tan tanh sqrt pow
+erf floor ceil round fabs fma fmax fmin signbit isnan isinf isfinite
+"""
+
+_CXX = """
+and and_eq bitand bitor catch class compl concept consteval constexpr constinit const_cast co_await
+co_return co_yield decltype delete dynamic_cast explicit export friend mutable namespace new
+noexcept not not_eq operator or or_eq private protected public reinterpret_cast requires
+static_cast template this throw try typeid typename using virtual wchar_t xor xor_eq
+"""
+
+_CUDA = """
+blockIdx blockDim threadIdx gridDim warpSize dim3 half bfloat16 cluster half2 float2 float4
+"""
+
+_MACROS = "I linux unix i386 vax sun mips arm NULL EOF INFINITY NAN errno assert stdin stdout stderr"
+
+_CELLGEN = """
+real row unit step args out save saved consume workspace workspace_bytes threads team lengths mask
+reset definition replaced mro outputs gradients kernel interface nT nB nI nH
+"""
+
+_RESERVED = {
+    **dict.fromkeys(keyword.kwlist + keyword.softkwlist, "Python"),
+    **dict.fromkeys(_MACROS.split(), "common C macros"),
+    **dict.fromkeys(_C.split(), "C"),
+    **dict.fromkeys(_CXX.split(), "C++"),
+    **dict.fromkeys(_CUDA.split(), "CUDA"),
+    **dict.fromkeys(_CELLGEN.split(), "cellgen"),
+}
+
+_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
+
+
+def reserved_by(name: str) -> str | None:
+    """Return which language or system reserves a name, or None."""
+    if name.startswith(("cg_", "cellgen_", "CELLGEN_")):
+        return "cellgen"
+    return _RESERVED.get(name)
+
+
+def check_name(name: str, what: str) -> None:
+    """Accept a name that is a plain identifier, unreserved and outside the derived prefixes.
+
+    Raises:
+        DeclarationError: with the reason and a name that would do.
+    """
+    if not _IDENTIFIER.match(name) or "__" in name:
+        raise DeclarationError(
+            f"{what} {name!r} is no valid name: use ASCII letters, digits and single underscores, "
+            f"starting with a letter",
+            code="declaration.name",
+        )
+    if name.startswith("d_"):
+        raise DeclarationError(
+            f"{what} {name!r} starts with d_, which names derived gradients; "
+            f"rename it, for example to {name[2:] + '_value'!r}",
+            code="declaration.name",
+        )
+    owner = reserved_by(name)
+    if owner is not None:
+        raise DeclarationError(
+            f"{what} {name!r} is reserved by {owner}; rename it, for example to "
+            f"{name + '_value'!r}",
+            code="declaration.name",
+        )
+
+
+def snake_case(class_name: str) -> str:
+    """Turn a class name into a cell name: ``GRUBlockCell`` is ``gru_block_cell``.
+
+    >>> snake_case("GRUBlockCell"), snake_case("LSTM"), snake_case("MinimalGatedUnit2")
+    ('gru_block_cell', 'lstm', 'minimal_gated_unit2')
+    """
+    spaced = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", class_name)
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", spaced).lower()

@@ -1,0 +1,31 @@
+"""The whole compiler in half a dozen lines: a cell in, its sources out."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from cellgen.cell import Cell, definition_of
+from cellgen.functions import CellPrograms, derive_functions
+from cellgen.render import Source, render
+from cellgen.schedule import Schedule, schedule_step
+
+
+@lru_cache(maxsize=256)
+def programs_of(cell: type[Cell]) -> CellPrograms:
+    """Declare -> derive -> simplify: the verified programs of a cell."""
+    return derive_functions(definition_of(cell))
+
+
+def schedule_of(cell: type[Cell]) -> Schedule:
+    """... -> schedule: what runs when, and where each value lives."""
+    return schedule_step(programs_of(cell))
+
+
+def generate(cell: type[Cell]) -> Source:
+    """Run the whole compiler: Cell -> Programs -> Schedule -> Source.
+
+    Raises:
+        DeclarationError: what is given is no cell.
+        DerivationError: a fault of the compiler, found by a verifier.
+    """
+    return render(schedule_of(cell), definition_of(cell))

@@ -1,0 +1,63 @@
+"""Print pointwise expressions in C and CUDA, in the order and with the names of the equations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sympy import Expr
+
+from cellgen.abi import c_dim
+from cellgen.notation import ATOM, PRODUCT, Notation, Text
+from cellgen.ops import PointwiseRow
+from cellgen.value import Dim, format_axis
+
+
+class CNotation(Notation):
+    """C over ``real``: functions are the ``cg_`` macros of the runtime header."""
+
+    def dim(self, dim: Dim) -> str:
+        return f"(real){c_dim(str(dim.name))}"
+
+    def real(self, number: float) -> str:
+        return f"(real){number!r}"
+
+    def call(self, row: PointwiseRow, arguments: Sequence[Text]) -> Text:
+        if row.c == "{0}":
+            return arguments[0]
+        return Text(row.c.format(*(argument.text for argument in arguments)), ATOM)
+
+    def power(self, base: Text, exponent: int) -> Text:
+        """Small powers are products: ``c * c``."""
+        factor = self._bracket(base, ATOM)
+        if exponent <= 4:
+            return Text(" * ".join([factor] * exponent), PRODUCT if exponent > 1 else base.strength)
+        return Text(f"cg_pow({base.text}, {exponent})", ATOM)
+
+    def root(self, base: Text) -> Text:
+        return Text(f"cg_sqrt({base.text})", ATOM)
+
+    def general_power(self, base: Text, exponent: Text) -> Text:
+        return Text(f"cg_pow({base.text}, {exponent.text})", ATOM)
+
+
+c_expression = CNotation()
+
+
+def c_axis(axis: Expr) -> str:
+    """Print an axis length or an offset in C: ``2 * nH``, ``nI + nH``.
+
+    >>> from cellgen.value import H, I
+    >>> c_axis(2 * H + I)
+    'nI + 2 * nH'
+    """
+    terms = []
+    for term in format_axis(axis).split(" + "):
+        factors = [c_dim(f) if f[0].isalpha() else f for f in term.split("*")]
+        terms.append(" * ".join(factors))
+    return " + ".join(terms)
+
+
+def c_factor(axis: Expr) -> str:
+    """Print an axis length as a factor, in brackets where it is a sum or a product."""
+    printed = c_axis(axis)
+    return f"({printed})" if " " in printed else printed

@@ -1,0 +1,252 @@
+"""The data of a schedule: buffers, views of them, and the stages of each function.
+
+A stage is a ``Product`` (one matrix product into memory, possibly added onto what is there) or a
+``Loop`` (pointwise statements and sums over one index space). Renderers place these; they decide
+nothing. A time loop is a stage that holds stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from sympy import Expr
+
+from cellgen.errors import DerivationError
+from cellgen.notation import text
+from cellgen.program import Program, Statement
+from cellgen.value import Dim, Shape, Value, format_axis, format_shape
+
+
+class Kind(Enum):
+    """Who owns a buffer and whether it is there."""
+
+    ARGUMENT = "argument"
+    OPTIONAL = "optional"
+    SCALAR = "scalar"
+    RESULT = "result"
+    WORKSPACE = "workspace"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One array in memory, row-major and contiguous."""
+
+    value: Value
+    kind: Kind
+
+    @property
+    def name(self) -> str:
+        return str(self.value.name)
+
+    @property
+    def shape(self) -> Shape:
+        return self.value.shape
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.name} {format_shape(self.shape)}"
+
+
+@dataclass(frozen=True)
+class View:
+    """Where a value lives: a rectangle of a buffer, from ``start`` in every axis."""
+
+    buffer: Buffer
+    start: tuple[Expr, ...]
+    shape: Shape
+
+    @property
+    def row_stride(self) -> Expr:
+        """Elements from one row to the next."""
+        return self.buffer.shape[-1]
+
+    def part(self, axis: int, start: Expr, size: Expr) -> View:
+        moved = tuple(s + start if i == axis else s for i, s in enumerate(self.start))
+        shape = tuple(size if i == axis else s for i, s in enumerate(self.shape))
+        return View(self.buffer, moved, shape)
+
+    def __str__(self) -> str:
+        if self.shape == self.buffer.shape:
+            return self.buffer.name
+        cuts = [
+            f"{'' if s == 0 else format_axis(s)}:{format_axis(s + n)}"
+            for s, n in zip(self.start, self.shape, strict=True)
+        ]
+        return f"{self.buffer.name}[{', '.join(cuts)}]"
+
+
+class Access(Enum):
+    """How a loop over (rows, units) walks an operand."""
+
+    ELEMENT = "one per row and unit"
+    UNIT = "one per unit"
+    ROW = "one per row"
+    SCALAR = "one"
+
+
+@dataclass(frozen=True)
+class Load:
+    """A value read from memory in a loop."""
+
+    value: Value
+    view: View
+    access: Access
+
+
+class Store(Enum):
+    """What a loop does with a statement's value."""
+
+    LOCAL = "keep"
+    WRITE = "write"
+    ADD_ROWS = "add up over rows"
+    ADD_UNITS = "add up over units"
+    ADD_ALL = "add up"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One pointwise statement of a loop; ``view`` is where it goes unless it stays local.
+
+    With an adding store the statement's target is the sum, its expression one term; ``origin`` is
+    the program's own statement.
+    """
+
+    statement: Statement
+    store: Store
+    view: View | None
+    used: bool
+    origin: Statement
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Pointwise work over one index space: (rows, units), (units,) or ()."""
+
+    space: Shape
+    loads: tuple[Load, ...]
+    lines: tuple[Line, ...]
+
+    def __str__(self) -> str:
+        body = "\n".join(f"      {line.origin}    {line.store.value}" for line in self.lines)
+        return f"    loop {format_shape(self.space)}\n{body}"
+
+
+@dataclass(frozen=True)
+class Product:
+    """One matrix product, ``target (+)= a b``; ``op`` says which operand is transposed."""
+
+    op: str
+    target: View
+    a: View
+    b: View
+    accumulate: bool
+    statement: Statement
+
+    def __str__(self) -> str:
+        return f"    {'onto ' if self.accumulate else ''}product {self.statement}"
+
+
+Stage: TypeAlias = Product | Loop
+
+
+@dataclass(frozen=True)
+class Function:
+    """One kernel function: its program, the buffers it touches and its stages in order."""
+
+    program: Program
+    accepted: tuple[Value, ...]
+    dims: tuple[Dim, ...]
+    buffers: tuple[Buffer, ...]
+    stages: tuple[Stage, ...]
+
+    @property
+    def name(self) -> str:
+        return self.program.function
+
+    def of_kind(self, *kinds: Kind) -> tuple[Buffer, ...]:
+        return tuple(buffer for buffer in self.buffers if buffer.kind in kinds)
+
+    @property
+    def zeros(self) -> Expr | None:
+        """Length of a row of zeros that stands in for missing optional arguments, or None."""
+        lengths = sorted(
+            {buffer.shape[-1] for buffer in self.of_kind(Kind.OPTIONAL) if buffer.shape}, key=str
+        )
+        return sum(lengths[1:], start=lengths[0]) if lengths else None
+
+    @property
+    def needs_workspace(self) -> bool:
+        return bool(self.of_kind(Kind.WORKSPACE)) or self.zeros is not None
+
+    def verify(self) -> None:
+        """Check that everything read has been written and every result is written.
+
+        Raises:
+            DerivationError: naming the function and the value.
+        """
+        written = {b for b in self.buffers if b.kind in _GIVEN}
+        for stage in self.stages:
+            for view in _reads(stage):
+                if view.buffer not in written:
+                    raise self._fault(f"{view} is read before it is written")
+            written.update(view.buffer for view in _writes(stage))
+        missing = [b.name for b in self.of_kind(Kind.RESULT) if b not in written]
+        if missing:
+            raise self._fault(f"{', '.join(missing)} is never written")
+
+    def _fault(self, what: str) -> DerivationError:
+        return DerivationError(
+            f"{self.program.cell}.{self.name}: {what}; this is a fault of cellgen: please report "
+            f"it with the declaration",
+            code="schedule.verify",
+        )
+
+    def __str__(self) -> str:
+        lines = [f"  {self.name}"]
+        lines += [f"    {buffer}" for buffer in self.buffers]
+        lines += [str(stage) for stage in self.stages]
+        return "\n".join(lines)
+
+
+_GIVEN = (Kind.ARGUMENT, Kind.OPTIONAL, Kind.SCALAR)
+
+
+def _reads(stage: Stage) -> Iterator[View]:
+    if isinstance(stage, Product):
+        yield from (stage.a, stage.b)
+        if stage.accumulate:
+            yield stage.target
+        return
+    own = {line.view.buffer for line in stage.lines if line.view is not None}
+    yield from (load.view for load in stage.loads if load.view.buffer not in own)
+
+
+def _writes(stage: Stage) -> Iterator[View]:
+    if isinstance(stage, Product):
+        yield stage.target
+        return
+    yield from (line.view for line in stage.lines if line.view is not None)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All functions of one cell, ready to be rendered for any target."""
+
+    cell: str
+    digest: str
+    functions: tuple[Function, ...]
+
+    def verify(self) -> None:
+        """Check every function; raises ``DerivationError``."""
+        for function in self.functions:
+            function.verify()
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.cell} {self.digest}", *(str(f) for f in self.functions)])
+
+
+def describe(statement: Statement) -> str:
+    """The equation of a statement, as comments and plans print it."""
+    return f"{statement.target} = {text(statement.expression)}"

@@ -1,0 +1,288 @@
+"""Plan the functions of a single step.
+
+Statements are ordered by phase: the number of products and sums on the longest path to them. Within
+a phase pointwise statements over one index space share a loop; what only that loop reads stays in
+registers. Parts are views, concatenations are destinations: neither costs a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from sympy import Expr, Integer
+
+from cellgen.errors import DerivationError
+from cellgen.functions import CellPrograms
+from cellgen.ops import OPERATORS
+from cellgen.program import Program, Statement
+from cellgen.schedule.plan import (
+    Access,
+    Buffer,
+    Function,
+    Kind,
+    Line,
+    Load,
+    Loop,
+    Product,
+    Schedule,
+    Stage,
+    Store,
+    View,
+)
+from cellgen.value import Dim, Role, Shape, Value
+
+
+def schedule_step(programs: CellPrograms) -> Schedule:
+    """Plan every function of a cell for one step."""
+    functions = tuple(
+        _plan(program, programs.accepted[program.function], programs.definition.dims)
+        for program in programs.functions
+    )
+    schedule = Schedule(programs.definition.name, programs.digest, functions)
+    schedule.verify()
+    return schedule
+
+
+def _plan(program: Program, accepted: tuple[Value, ...], order: tuple[Dim, ...]) -> Function:
+    planner = _Planner(program)
+    stages = planner.stages()
+    used = {view.buffer for stage in stages for view in _views(stage)}
+    buffers = [b for b in planner.buffers.values() if b.kind is not Kind.WORKSPACE or b in used]
+    return Function(program, accepted, _dims(program, order), tuple(buffers), tuple(stages))
+
+
+def _views(stage: Stage) -> Iterable[View]:
+    if isinstance(stage, Product):
+        return (stage.target, stage.a, stage.b)
+    written = [line.view for line in stage.lines if line.view is not None]
+    return [*written, *(load.view for load in stage.loads)]
+
+
+def _dims(program: Program, order: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Dimensions that a function's arrays have, in the order of the cell."""
+    values = (*program.arguments, *program.results)
+    found = {symbol for value in values for axis in value.shape for symbol in axis.free_symbols}
+    return tuple(dim for dim in order if dim in found)
+
+
+@dataclass
+class _OpenLoop:
+    space: Shape
+    statements: list[Statement] = field(default_factory=list)
+    targets: set[Value] = field(default_factory=set)
+
+
+class _Planner:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.uses = program.uses
+        self.definitions = program.definitions
+        self.phase = self._phases()
+        self.buffers: dict[Value, Buffer] = {}
+        self.views: dict[Value, View] = {}
+        self.folded = self._folded_terms()
+        self._own_buffers()
+        self._place()
+
+    # --- order ------------------------------------------------------------------------------
+
+    def _phases(self) -> dict[Value, int]:
+        phase = dict.fromkeys(self.program.arguments, 0)
+        for statement in self.program.statements:
+            before = max((phase[operand] for operand in statement.operands), default=0)
+            is_barrier = statement.op == "sum_to" or self._is_product(statement)
+            phase[statement.target] = before + (1 if is_barrier else 0)
+        return phase
+
+    def _is_product(self, statement: Statement) -> bool:
+        return not statement.is_pointwise and OPERATORS[statement.op].is_product
+
+    def _folded_terms(self) -> dict[Value, Statement]:
+        """Terms of sums that nothing else reads: computed where they are added."""
+        folded = {}
+        for statement in self.program.statements:
+            if statement.op != "sum_to":
+                continue
+            term = statement.expression.operands[0]
+            source = self.definitions.get(term)
+            alone = len(self.uses[term]) == 1 and term not in self.program.results
+            if source is not None and source.is_pointwise and alone:
+                folded[term] = source
+        return folded
+
+    # --- where values live ------------------------------------------------------------------
+
+    def _own_buffers(self) -> None:
+        results = set(self.program.results)
+        for value in self.program.arguments:
+            kind = Kind.OPTIONAL if value in self.program.optional else Kind.ARGUMENT
+            self._buffer(value, Kind.SCALAR if value.role is Role.SCALAR else kind)
+        for value in self.program.results:
+            self._buffer(value, Kind.RESULT)
+        for statement in self.program.statements:
+            if statement.target not in results and statement.op != "part":
+                self._buffer(statement.target, Kind.WORKSPACE)
+
+    def _buffer(self, value: Value, kind: Kind) -> None:
+        self.buffers[value] = Buffer(value, kind)
+        start = tuple(Integer(0) for _ in value.shape)
+        self.views[value] = View(self.buffers[value], start, value.shape)
+
+    def _place(self) -> None:
+        """Give parts, operands of concatenations and growing sums their place."""
+        for statement in reversed(self.program.statements):
+            if statement.op == "concat":
+                self._place_concat(statement)
+            elif statement.op.endswith("_onto"):
+                self._place_seed(statement)
+        for statement in self.program.statements:
+            if statement.op == "part":
+                axis, start, size = statement.expression.attributes
+                source = self.views[statement.expression.operands[0]]
+                self.views[statement.target] = source.part(int(axis), start, size)
+
+    def _place_concat(self, statement: Statement) -> None:
+        whole = self.views[statement.target]
+        axis, position = int(statement.expression.attributes[0]), Integer(0)
+        for piece in statement.expression.operands:
+            self._require_free(piece, statement)
+            size = piece.shape[axis]
+            self.views[piece] = whole.part(axis, position, size)
+            position = position + size
+
+    def _require_free(self, value: Value, reader: Statement) -> None:
+        """A value may live inside another's buffer if it has no place yet; ``materialize`` sees to
+        that."""
+        source = self.definitions.get(value)
+        fixed = source is None or source.op == "part" or value in self.program.results
+        if fixed or self.views[value].buffer.value != value:
+            raise DerivationError(
+                f"{self.program.cell}.{self.program.function}: {value} has a place already and "
+                f"cannot be formed inside `{reader}`",
+                code="schedule.place",
+            )
+
+    def _place_seed(self, statement: Statement) -> None:
+        seed = statement.expression.operands[0]
+        self._require_free(seed, statement)
+        self.views[seed] = self.views[statement.target]
+
+    # --- stages -----------------------------------------------------------------------------
+
+    def stages(self) -> list[Stage]:
+        last = max(self.phase.values(), default=0)
+        stages: list[Stage] = []
+        for phase in range(last + 1):
+            here = [s for s in self.program.statements if self.phase[s.target] == phase]
+            stages += [self._product(s) for s in here if self._is_product(s)]
+            sums = [
+                s
+                for s in self.program.statements
+                if s.op == "sum_to" and self.phase[s.target] == phase + 1
+            ]
+            pointwise = [s for s in here if s.is_pointwise and s.target not in self.folded]
+            stages += self._loops(pointwise, sums)
+        return stages
+
+    def _product(self, statement: Statement) -> Product:
+        operands = statement.expression.operands
+        a, b = operands[-2:]
+        return Product(
+            op=statement.op.removesuffix("_onto"),
+            target=self.views[statement.target],
+            a=self.views[a],
+            b=self.views[b],
+            accumulate=statement.op.endswith("_onto"),
+            statement=statement,
+        )
+
+    def _loops(self, pointwise: Sequence[Statement], sums: Sequence[Statement]) -> list[Stage]:
+        """Fuse statements of one phase into as few loops as their index spaces allow."""
+        loops: list[_OpenLoop] = []
+        made_in: dict[Value, int] = {}
+        for statement in (*pointwise, *sums):
+            is_sum = statement.op == "sum_to"
+            term = statement.expression.operands[0] if is_sum else None
+            space = term.shape if term is not None else statement.target.shape
+            reads = self._reads(statement)
+            first = max((made_in[v] for v in reads if v in made_in), default=0)
+            index = next(
+                (i for i in range(first, len(loops)) if loops[i].space == space), len(loops)
+            )
+            if index == len(loops):
+                loops.append(_OpenLoop(space))
+            loops[index].statements.append(statement)
+            loops[index].targets.add(statement.target)
+            if not is_sum:
+                made_in[statement.target] = index
+        return [self._close(loop) for loop in loops]
+
+    def _reads(self, statement: Statement) -> tuple[Value, ...]:
+        if statement.op == "sum_to":
+            term = statement.expression.operands[0]
+            return self.folded[term].operands if term in self.folded else (term,)
+        return statement.operands
+
+    def _close(self, loop: _OpenLoop) -> Loop:
+        local = {s.target for s in loop.statements if s.is_pointwise}
+        lines, loads = [], {}
+        for statement in loop.statements:
+            for operand in self._reads(statement):
+                if operand not in local:
+                    loads[operand] = self._load(operand, loop.space)
+            lines.append(self._line(statement, loop))
+        ordered = sorted(loads.values(), key=lambda load: (load.value.order, str(load.value)))
+        return Loop(loop.space, tuple(ordered), tuple(lines))
+
+    def _load(self, value: Value, space: Shape) -> Load:
+        return Load(value, self.views[value], _access(value.shape, space, value))
+
+    def _line(self, statement: Statement, loop: _OpenLoop) -> Line:
+        if statement.op == "sum_to":
+            term = statement.expression.operands[0]
+            expression = self.folded[term].expression if term in self.folded else term
+            store = _sum_store(loop.space, statement.target.shape, statement)
+            summand = Statement(statement.target, expression)
+            return Line(summand, store, self.views[statement.target], False, statement)
+        target = statement.target
+        inside = any(target in self._reads(s) for s in loop.statements)
+        outside = target in self.program.results or any(
+            s.target not in loop.targets for s in self.uses[target]
+        )
+        view = self.views[target] if outside else None
+        store = Store.WRITE if outside else Store.LOCAL
+        return Line(statement, store, view, inside, statement)
+
+
+def _access(shape: Shape, space: Shape, value: Value) -> Access:
+    """Tell how a value of one shape is read in a loop over a space."""
+    if all(axis == 1 for axis in shape):
+        return Access.SCALAR
+    if len(space) == 2:
+        if len(shape) == 2 and shape[0] == space[0]:
+            if shape[1] == space[1]:
+                return Access.ELEMENT
+            if shape[1] == 1:
+                return Access.ROW
+        if shape[-1] == space[1] and (len(shape) == 1 or shape[0] == 1):
+            return Access.UNIT
+    if len(space) == 1 and shape[-1] == space[0]:
+        return Access.UNIT
+    raise DerivationError(
+        f"{value} of shape {shape} cannot be read in a loop over {space}; more than two axes are "
+        f"not scheduled yet",
+        code="schedule.access",
+    )
+
+
+def _sum_store(space: Shape, target: Shape, statement: Statement) -> Store:
+    if all(axis == 1 for axis in target):
+        rows_alone = len(space) == 2 and len(target) == 2 and space[0] == 1
+        return Store.ADD_UNITS if rows_alone else Store.ADD_ALL
+    if len(space) == 2 and target[-1] == space[1]:
+        return Store.ADD_ROWS
+    if len(space) == 2 and len(target) == 2 and target == (space[0], Integer(1)):
+        return Store.ADD_UNITS
+    raise DerivationError(f"{statement}: this sum is not scheduled yet", code="schedule.sum")
+

@@ -1,0 +1,317 @@
+/* Matrix products and register tiles of the generated kernels: row-major, no BLAS, no allocation.
+ *
+ * Every element of a result is one chain of fused multiply-adds with k ascending, which starts from
+ * 0 or, with `accumulate`, from the element's old value. Tile shapes, blocks of k, packing, column
+ * remainders and the split over threads cannot change a bit of it, and a row never depends on the
+ * other rows. Compile with -ffp-contract=off (needed only where there is no fma instruction:
+ * there the chain is a multiplication and an addition).
+ *
+ * _f32 and _f64 of, with dimensions and leading dimensions as int64_t:
+ *   cellgen_gemm_nn   C(M,N) (+)= A(M,K) B(K,N)
+ *   cellgen_gemm_nt   C(M,N) (+)= A(M,K) B(N,K)^T
+ *   cellgen_gemm_tn   C(M,N) (+)= A(K,M)^T B(K,N)
+ *   cellgen_panels_size, cellgen_pack_panels, cellgen_tile, cellgen_gemm_panels: packed weights
+ *
+ * The preprocessor chooses AVX-512, AVX2 with FMA, arm64 or 16-byte vectors. */
+#ifndef CELLGEN_GEMM_H
+#define CELLGEN_GEMM_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__has_include)
+#if __has_include("cellgen.h")
+#include "cellgen.h"
+#endif
+#endif
+
+#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__))
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#if defined(__GNUC__)
+#pragma GCC system_header
+#endif
+
+#ifndef CELLGEN_RESTRICT
+#define CELLGEN_RESTRICT __restrict__
+#endif
+
+/* static and possibly unused; INLINE ones vanish in their callers, OUTLINE ones are compiled once */
+#define CELLGEN_INLINE static inline __attribute__((always_inline, unused))
+#if defined(__clang__)
+#define CELLGEN_OUTLINE static __attribute__((noinline, unused))
+#else /* one copy per tile: cloning for constant arguments doubled the code */
+#define CELLGEN_OUTLINE static __attribute__((noinline, noclone, unused))
+#endif
+#define CELLGEN_STATIC static __attribute__((unused))
+
+/* ------------------------------------------------------------------------------- one vector
+ * cellgen_vec: load, store, set1, zero, fma(a, b, c) = a*b + c; `part` is the first n lanes, whose
+ * other lanes read as 0 and are not written; transpose reads LANES rows of b, CELLGEN_STEP columns
+ * of each, and writes CELLGEN_STEP vectors (16 bytes of a row at a time). */
+
+#if defined(__AVX512F__)
+
+#define CELLGEN_VECTOR_BYTES 64
+#define CELLGEN_VECTOR_REGISTERS 32
+#define CELLGEN_HAVE_PART 1 /* partial loads cost what full ones cost */
+
+#define CELLGEN_VECTOR(S, REAL, P, V, PART)                                                        \
+    typedef V cellgen_vec_##S;                                                                     \
+    typedef PART cellgen_part_##S;                                                                 \
+    CELLGEN_INLINE V cellgen_load_##S(const REAL *p) { return _mm512_loadu_##P(p); }               \
+    CELLGEN_INLINE void cellgen_store_##S(REAL *p, V v) { _mm512_storeu_##P(p, v); }               \
+    CELLGEN_INLINE V cellgen_set1_##S(REAL x) { return _mm512_set1_##P(x); }                       \
+    CELLGEN_INLINE V cellgen_zero_##S(void) { return _mm512_setzero_##P(); }                       \
+    CELLGEN_INLINE V cellgen_fma_##S(V a, V b, V c) { return _mm512_fmadd_##P(a, b, c); }          \
+    CELLGEN_INLINE PART cellgen_part_make_##S(int64_t n) { return (PART)((1u << n) - 1u); }        \
+    CELLGEN_INLINE V cellgen_load_part_##S(const REAL *p, PART n)                                  \
+    {                                                                                              \
+        return _mm512_maskz_loadu_##P(n, p);                                                       \
+    }                                                                                              \
+    CELLGEN_INLINE void cellgen_store_part_##S(REAL *p, PART n, V v)                               \
+    {                                                                                              \
+        _mm512_mask_storeu_##P(p, n, v);                                                           \
+    }
+CELLGEN_VECTOR(f32, float, ps, __m512, __mmask16)
+CELLGEN_VECTOR(f64, double, pd, __m512d, __mmask8)
+#undef CELLGEN_VECTOR
+
+/* 16 bytes of rows 0, step, 2 step, 3 step */
+CELLGEN_INLINE __m512 cellgen_load_lanes_f32(const float *p, int64_t step)
+{
+    __m512 v = _mm512_castps128_ps512(_mm_loadu_ps(p));
+    v = _mm512_insertf32x4(v, _mm_loadu_ps(p + step), 1);
+    v = _mm512_insertf32x4(v, _mm_loadu_ps(p + 2 * step), 2);
+    return _mm512_insertf32x4(v, _mm_loadu_ps(p + 3 * step), 3);
+}
+CELLGEN_INLINE __m512d cellgen_load_lanes_f64(const double *p, int64_t step)
+{
+    return _mm512_castps_pd(cellgen_load_lanes_f32((const float *)(const void *)p, 2 * step));
+}
+/* the unmasked forms set off a false -Wmaybe-uninitialized in GCC 12 */
+#define CELLGEN_LO32(a, b) _mm512_maskz_unpacklo_ps((__mmask16)-1, a, b)
+#define CELLGEN_HI32(a, b) _mm512_maskz_unpackhi_ps((__mmask16)-1, a, b)
+#define CELLGEN_LO64(a, b) _mm512_maskz_unpacklo_pd((__mmask8)-1, a, b)
+#define CELLGEN_HI64(a, b) _mm512_maskz_unpackhi_pd((__mmask8)-1, a, b)
+#define CELLGEN_PD(a) _mm512_castps_pd(a)
+#define CELLGEN_PS(a) _mm512_castpd_ps(a)
+#define CELLGEN_HAVE_UNPACK 1
+
+#elif defined(__AVX2__) && defined(__FMA__)
+
+#define CELLGEN_VECTOR_BYTES 32
+#define CELLGEN_VECTOR_REGISTERS 16
+#define CELLGEN_HAVE_PART 1
+
+#define CELLGEN_VECTOR(S, REAL, P, V)                                                              \
+    typedef V cellgen_vec_##S;                                                                     \
+    typedef __m256i cellgen_part_##S;                                                              \
+    CELLGEN_INLINE V cellgen_load_##S(const REAL *p) { return _mm256_loadu_##P(p); }               \
+    CELLGEN_INLINE void cellgen_store_##S(REAL *p, V v) { _mm256_storeu_##P(p, v); }               \
+    CELLGEN_INLINE V cellgen_set1_##S(REAL x) { return _mm256_set1_##P(x); }                       \
+    CELLGEN_INLINE V cellgen_zero_##S(void) { return _mm256_setzero_##P(); }                       \
+    CELLGEN_INLINE V cellgen_fma_##S(V a, V b, V c) { return _mm256_fmadd_##P(a, b, c); }          \
+    CELLGEN_INLINE V cellgen_load_part_##S(const REAL *p, __m256i n)                               \
+    {                                                                                              \
+        return _mm256_maskload_##P(p, n);                                                          \
+    }                                                                                              \
+    CELLGEN_INLINE void cellgen_store_part_##S(REAL *p, __m256i n, V v)                            \
+    {                                                                                              \
+        _mm256_maskstore_##P(p, n, v);                                                             \
+    }
+CELLGEN_VECTOR(f32, float, ps, __m256)
+CELLGEN_VECTOR(f64, double, pd, __m256d)
+#undef CELLGEN_VECTOR
+
+CELLGEN_INLINE __m256i cellgen_part_make_f32(int64_t n)
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), lane);
+}
+CELLGEN_INLINE __m256i cellgen_part_make_f64(int64_t n)
+{
+    return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3));
+}
+CELLGEN_INLINE __m256 cellgen_load_lanes_f32(const float *p, int64_t step)
+{
+    const __m256 v = _mm256_castps128_ps256(_mm_loadu_ps(p));
+    return _mm256_insertf128_ps(v, _mm_loadu_ps(p + step), 1);
+}
+CELLGEN_INLINE __m256d cellgen_load_lanes_f64(const double *p, int64_t step)
+{
+    const __m256d v = _mm256_castpd128_pd256(_mm_loadu_pd(p));
+    return _mm256_insertf128_pd(v, _mm_loadu_pd(p + step), 1);
+}
+#define CELLGEN_LO32(a, b) _mm256_unpacklo_ps(a, b)
+#define CELLGEN_HI32(a, b) _mm256_unpackhi_ps(a, b)
+#define CELLGEN_LO64(a, b) _mm256_unpacklo_pd(a, b)
+#define CELLGEN_HI64(a, b) _mm256_unpackhi_pd(a, b)
+#define CELLGEN_PD(a) _mm256_castps_pd(a)
+#define CELLGEN_PS(a) _mm256_castpd_ps(a)
+#define CELLGEN_HAVE_UNPACK 1
+
+#else
+
+#define CELLGEN_VECTOR_BYTES 16
+#define CELLGEN_HAVE_PART 0
+#define CELLGEN_HAVE_UNPACK 0
+
+#if defined(__aarch64__)
+#define CELLGEN_VECTOR_REGISTERS 32
+typedef float32x4_t cellgen_vec_f32;
+typedef float64x2_t cellgen_vec_f64;
+#define CELLGEN_FMA(S, a, b, c) vfmaq_##S(c, a, b)
+#else
+#define CELLGEN_VECTOR_REGISTERS 16
+typedef float cellgen_vec_f32 __attribute__((vector_size(16)));
+typedef double cellgen_vec_f64 __attribute__((vector_size(16)));
+#define CELLGEN_FMA(S, a, b, c) ((a) * (b) + (c))
+#endif
+
+#define CELLGEN_VECTOR(S, REAL, V)                                                                 \
+    typedef size_t cellgen_part_##S;                                                               \
+    CELLGEN_INLINE V cellgen_load_##S(const REAL *p)                                               \
+    {                                                                                              \
+        V v;                                                                                       \
+        memcpy(&v, p, sizeof v);                                                                   \
+        return v;                                                                                  \
+    }                                                                                              \
+    CELLGEN_INLINE void cellgen_store_##S(REAL *p, V v) { memcpy(p, &v, sizeof v); }               \
+    CELLGEN_INLINE V cellgen_set1_##S(REAL x)                                                      \
+    {                                                                                              \
+        V v = {0};                                                                                 \
+        for (int lane = 0; lane < (int)(sizeof v / sizeof x); ++lane)                              \
+            v[lane] = x;                                                                           \
+        return v;                                                                                  \
+    }                                                                                              \
+    CELLGEN_INLINE V cellgen_zero_##S(void)                                                        \
+    {                                                                                              \
+        const V v = {0};                                                                           \
+        return v;                                                                                  \
+    }                                                                                              \
+    CELLGEN_INLINE V cellgen_fma_##S(V a, V b, V c) { return CELLGEN_FMA(S, a, b, c); }            \
+    CELLGEN_INLINE size_t cellgen_part_make_##S(int64_t n) { return (size_t)n * sizeof(REAL); }    \
+    CELLGEN_INLINE V cellgen_load_part_##S(const REAL *p, size_t n)                                \
+    {                                                                                              \
+        V v = {0};                                                                                 \
+        memcpy(&v, p, n);                                                                          \
+        return v;                                                                                  \
+    }                                                                                              \
+    CELLGEN_INLINE void cellgen_store_part_##S(REAL *p, size_t n, V v) { memcpy(p, &v, n); }
+CELLGEN_VECTOR(f32, float, cellgen_vec_f32)
+CELLGEN_VECTOR(f64, double, cellgen_vec_f64)
+#undef CELLGEN_VECTOR
+#undef CELLGEN_FMA
+
+#endif
+
+#define CELLGEN_LANES_F32 (CELLGEN_VECTOR_BYTES / 4)
+#define CELLGEN_LANES_F64 (CELLGEN_VECTOR_BYTES / 8)
+
+#if CELLGEN_HAVE_UNPACK
+CELLGEN_INLINE void cellgen_transpose_f32(const float *b, int64_t ldb, float *out, int64_t step)
+{
+    const cellgen_vec_f32 r0 = cellgen_load_lanes_f32(b, 4 * ldb);
+    const cellgen_vec_f32 r1 = cellgen_load_lanes_f32(b + ldb, 4 * ldb);
+    const cellgen_vec_f32 r2 = cellgen_load_lanes_f32(b + 2 * ldb, 4 * ldb);
+    const cellgen_vec_f32 r3 = cellgen_load_lanes_f32(b + 3 * ldb, 4 * ldb);
+    const cellgen_vec_f64 p01 = CELLGEN_PD(CELLGEN_LO32(r0, r1));
+    const cellgen_vec_f64 q01 = CELLGEN_PD(CELLGEN_HI32(r0, r1));
+    const cellgen_vec_f64 p23 = CELLGEN_PD(CELLGEN_LO32(r2, r3));
+    const cellgen_vec_f64 q23 = CELLGEN_PD(CELLGEN_HI32(r2, r3));
+    cellgen_store_f32(out, CELLGEN_PS(CELLGEN_LO64(p01, p23)));
+    cellgen_store_f32(out + step, CELLGEN_PS(CELLGEN_HI64(p01, p23)));
+    cellgen_store_f32(out + 2 * step, CELLGEN_PS(CELLGEN_LO64(q01, q23)));
+    cellgen_store_f32(out + 3 * step, CELLGEN_PS(CELLGEN_HI64(q01, q23)));
+}
+CELLGEN_INLINE void cellgen_transpose_f64(const double *b, int64_t ldb, double *out, int64_t step)
+{
+    const cellgen_vec_f64 r0 = cellgen_load_lanes_f64(b, 2 * ldb);
+    const cellgen_vec_f64 r1 = cellgen_load_lanes_f64(b + ldb, 2 * ldb);
+    cellgen_store_f64(out, CELLGEN_LO64(r0, r1));
+    cellgen_store_f64(out + step, CELLGEN_HI64(r0, r1));
+}
+#endif
+
+/* ------------------------------------------------------------------------------------ tiles
+ * Rows a tile may have, by its width in vectors: accumulators, the vectors of one k and one
+ * broadcast stay in registers (or, with fewer rows than vectors, the broadcasts and one vector). */
+#if CELLGEN_VECTOR_REGISTERS == 32
+#define CELLGEN_TILE_ROWS_MAX {0, 12, 12, 8, 6, 5, 4, 3, 3}
+#else
+#define CELLGEN_TILE_ROWS_MAX {0, 8, 6, 4, 3, 2, 2, 1, 1}
+#endif
+#define CELLGEN_TILE_VECTORS_MAX 8
+
+CELLGEN_INLINE int64_t cellgen_tile_rows(int64_t vectors)
+{
+    static const signed char rows[] = CELLGEN_TILE_ROWS_MAX;
+    return rows[vectors];
+}
+
+#define CELLGEN_ROWS_1(X, NV) X(0, NV)
+#define CELLGEN_ROWS_2(X, NV) CELLGEN_ROWS_1(X, NV) X(1, NV)
+#define CELLGEN_ROWS_3(X, NV) CELLGEN_ROWS_2(X, NV) X(2, NV)
+#define CELLGEN_ROWS_4(X, NV) CELLGEN_ROWS_3(X, NV) X(3, NV)
+#define CELLGEN_ROWS_5(X, NV) CELLGEN_ROWS_4(X, NV) X(4, NV)
+#define CELLGEN_ROWS_6(X, NV) CELLGEN_ROWS_5(X, NV) X(5, NV)
+#define CELLGEN_ROWS_7(X, NV) CELLGEN_ROWS_6(X, NV) X(6, NV)
+#define CELLGEN_ROWS_8(X, NV) CELLGEN_ROWS_7(X, NV) X(7, NV)
+#define CELLGEN_ROWS_9(X, NV) CELLGEN_ROWS_8(X, NV) X(8, NV)
+#define CELLGEN_ROWS_10(X, NV) CELLGEN_ROWS_9(X, NV) X(9, NV)
+#define CELLGEN_ROWS_11(X, NV) CELLGEN_ROWS_10(X, NV) X(10, NV)
+#define CELLGEN_ROWS_12(X, NV) CELLGEN_ROWS_11(X, NV) X(11, NV)
+
+#define CELLGEN_COLUMNS_1(X, R, NV) X(R, 0, NV)
+#define CELLGEN_COLUMNS_2(X, R, NV) CELLGEN_COLUMNS_1(X, R, NV) X(R, 1, NV)
+#define CELLGEN_COLUMNS_3(X, R, NV) CELLGEN_COLUMNS_2(X, R, NV) X(R, 2, NV)
+#define CELLGEN_COLUMNS_4(X, R, NV) CELLGEN_COLUMNS_3(X, R, NV) X(R, 3, NV)
+#define CELLGEN_COLUMNS_5(X, R, NV) CELLGEN_COLUMNS_4(X, R, NV) X(R, 4, NV)
+#define CELLGEN_COLUMNS_6(X, R, NV) CELLGEN_COLUMNS_5(X, R, NV) X(R, 5, NV)
+#define CELLGEN_COLUMNS_7(X, R, NV) CELLGEN_COLUMNS_6(X, R, NV) X(R, 6, NV)
+#define CELLGEN_COLUMNS_8(X, R, NV) CELLGEN_COLUMNS_7(X, R, NV) X(R, 7, NV)
+
+/* the rows of column J, for tiles wider than high */
+#define CELLGEN_DOWN_1(X, J, NV) X(0, J, NV)
+#define CELLGEN_DOWN_2(X, J, NV) CELLGEN_DOWN_1(X, J, NV) X(1, J, NV)
+#define CELLGEN_DOWN_3(X, J, NV) CELLGEN_DOWN_2(X, J, NV) X(2, J, NV)
+#define CELLGEN_DOWN_4(X, J, NV) CELLGEN_DOWN_3(X, J, NV) X(3, J, NV)
+#define CELLGEN_DOWN_5(X, J, NV) CELLGEN_DOWN_4(X, J, NV) X(4, J, NV)
+#define CELLGEN_DOWN_6(X, J, NV) CELLGEN_DOWN_5(X, J, NV) X(5, J, NV)
+#define CELLGEN_DOWN_7(X, J, NV) CELLGEN_DOWN_6(X, J, NV) X(6, J, NV)
+
+/* X(1, E) X(2, E) ... */
+#define CELLGEN_COUNT_1(X, E) X(1, E)
+#define CELLGEN_COUNT_2(X, E) CELLGEN_COUNT_1(X, E) X(2, E)
+#define CELLGEN_COUNT_3(X, E) CELLGEN_COUNT_2(X, E) X(3, E)
+#define CELLGEN_COUNT_4(X, E) CELLGEN_COUNT_3(X, E) X(4, E)
+#define CELLGEN_COUNT_5(X, E) CELLGEN_COUNT_4(X, E) X(5, E)
+#define CELLGEN_COUNT_6(X, E) CELLGEN_COUNT_5(X, E) X(6, E)
+#define CELLGEN_COUNT_7(X, E) CELLGEN_COUNT_6(X, E) X(7, E)
+#define CELLGEN_COUNT_8(X, E) CELLGEN_COUNT_7(X, E) X(8, E)
+#define CELLGEN_COUNT_9(X, E) CELLGEN_COUNT_8(X, E) X(9, E)
+#define CELLGEN_COUNT_10(X, E) CELLGEN_COUNT_9(X, E) X(10, E)
+#define CELLGEN_COUNT_11(X, E) CELLGEN_COUNT_10(X, E) X(11, E)
+#define CELLGEN_COUNT_12(X, E) CELLGEN_COUNT_11(X, E) X(12, E)
+
+#define CELLGEN_REAL float
+#define CELLGEN_S(name) cellgen_##name##_f32
+#define CELLGEN_LANES CELLGEN_LANES_F32
+#include "cellgen_gemm_real.inc.h"
+#undef CELLGEN_REAL
+#undef CELLGEN_S
+#undef CELLGEN_LANES
+
+#define CELLGEN_REAL double
+#define CELLGEN_S(name) cellgen_##name##_f64
+#define CELLGEN_LANES CELLGEN_LANES_F64
+#include "cellgen_gemm_real.inc.h"
+#undef CELLGEN_REAL
+#undef CELLGEN_S
+#undef CELLGEN_LANES
+
+#endif

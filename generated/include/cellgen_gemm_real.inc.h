@@ -1,0 +1,410 @@
+/* The body of cellgen_gemm.h, included there once for float and once for double.
+ *
+ * CELLGEN_REAL the type, CELLGEN_S(name) its name for this type, CELLGEN_LANES elements a vector. */
+
+/* ------------------------------------------------------------------------------------ tiles
+ * c[row][vector] (+)= sum over k of a[row*a_row + k*a_step] * b[k*b_step + vector*LANES].
+ * Of the last vector only `last` lanes are read from c and written; where partial loads are cheap
+ * the same lanes of b are read, elsewhere b has whole vectors (it is then a packed panel). */
+
+#define CELLGEN_ROW_BEGIN(R, NV)                                                                   \
+    const char *const a_##R = (const char *)(a + R * a_row);                                       \
+    CELLGEN_REAL *const c_##R = c + R * ldc;                                                       \
+    CELLGEN_COLUMNS_##NV(CELLGEN_ZERO, R, NV)
+#define CELLGEN_ZERO(R, J, NV) CELLGEN_S(vec) t_##R##_##J = CELLGEN_S(zero)();
+#define CELLGEN_ROW_SEED(R, NV) CELLGEN_COLUMNS_##NV(CELLGEN_SEED, R, NV)
+#define CELLGEN_SEED(R, J, NV)                                                                     \
+    t_##R##_##J = J == NV - 1 ? CELLGEN_S(load_part)(c_##R + J * CELLGEN_LANES, last)              \
+                              : CELLGEN_S(load)(c_##R + J * CELLGEN_LANES);
+#define CELLGEN_ROW_END(R, NV) CELLGEN_COLUMNS_##NV(CELLGEN_STORE, R, NV)
+#define CELLGEN_STORE(R, J, NV)                                                                    \
+    if (J == NV - 1)                                                                               \
+        CELLGEN_S(store_part)(c_##R + J * CELLGEN_LANES, last, t_##R##_##J);                       \
+    else                                                                                           \
+        CELLGEN_S(store)(c_##R + J * CELLGEN_LANES, t_##R##_##J);
+
+#define CELLGEN_LOAD_B(J, NV)                                                                      \
+    const CELLGEN_S(vec) b_##J = CELLGEN_HAVE_PART && J == NV - 1                                  \
+                                     ? CELLGEN_S(load_part)(b + J * CELLGEN_LANES, last_b)         \
+                                     : CELLGEN_S(load)(b + J * CELLGEN_LANES);
+#define CELLGEN_LOAD_A(R, NV)                                                                      \
+    const CELLGEN_S(vec) x_##R = CELLGEN_S(set1)(*(const CELLGEN_REAL *)(const void *)(a_##R + k_a));
+#define CELLGEN_FMA(R, J, NV) t_##R##_##J = CELLGEN_S(fma)(x_##R, b_##J, t_##R##_##J);
+
+#define CELLGEN_ROW_FMA(R, NV) CELLGEN_LOAD_A(R, NV) CELLGEN_COLUMNS_##NV(CELLGEN_FMA, R, NV)
+#define CELLGEN_BY_ROWS(MR, NV)                                                                    \
+    CELLGEN_ROWS_##NV(CELLGEN_LOAD_B, NV) CELLGEN_ROWS_##MR(CELLGEN_ROW_FMA, NV)
+
+#define CELLGEN_COLUMN_FMA_1(J, NV) CELLGEN_LOAD_B(J, NV) CELLGEN_DOWN_1(CELLGEN_FMA, J, NV)
+#define CELLGEN_COLUMN_FMA_2(J, NV) CELLGEN_LOAD_B(J, NV) CELLGEN_DOWN_2(CELLGEN_FMA, J, NV)
+#define CELLGEN_COLUMN_FMA_3(J, NV) CELLGEN_LOAD_B(J, NV) CELLGEN_DOWN_3(CELLGEN_FMA, J, NV)
+#define CELLGEN_COLUMN_FMA_4(J, NV) CELLGEN_LOAD_B(J, NV) CELLGEN_DOWN_4(CELLGEN_FMA, J, NV)
+#define CELLGEN_BY_COLUMNS(MR, NV)                                                                 \
+    CELLGEN_ROWS_##MR(CELLGEN_LOAD_A, NV) CELLGEN_ROWS_##NV(CELLGEN_COLUMN_FMA_##MR, NV)
+
+#define CELLGEN_TILE(MR, NV, ORDER)                                                                \
+    CELLGEN_OUTLINE void CELLGEN_S(tile_##MR##x##NV)(                                              \
+        int64_t K, const CELLGEN_REAL *a, int64_t a_row, int64_t a_step, const CELLGEN_REAL *b,    \
+        int64_t b_step, CELLGEN_REAL *c, int64_t ldc, int64_t lanes, int64_t lanes_b,              \
+        int accumulate)                                                                            \
+    {                                                                                              \
+        const CELLGEN_S(part) last = CELLGEN_S(part_make)(lanes);                                  \
+        const CELLGEN_S(part) last_b = CELLGEN_S(part_make)(lanes_b);                              \
+        (void)last_b;                                                                              \
+        CELLGEN_ROWS_##MR(CELLGEN_ROW_BEGIN, NV)                                                   \
+        if (accumulate) {                                                                          \
+            CELLGEN_ROWS_##MR(CELLGEN_ROW_SEED, NV)                                                \
+        }                                                                                          \
+        const int64_t bytes = a_step * (int64_t)sizeof *a; /* else GCC doubles the loop for 1 */   \
+        for (int64_t k = 0, k_a = 0; k < K; ++k, k_a += bytes, b += b_step) {                      \
+            CELLGEN_BY_##ORDER(MR, NV)                                                             \
+        }                                                                                          \
+        CELLGEN_ROWS_##MR(CELLGEN_ROW_END, NV)                                                     \
+    }
+
+#define CELLGEN_TILE_HIGH(MR, NV) CELLGEN_TILE(MR, NV, ROWS)
+#define CELLGEN_TILE_WIDE(MR, NV) CELLGEN_TILE(MR, NV, COLUMNS)
+
+#if CELLGEN_VECTOR_REGISTERS == 32
+CELLGEN_COUNT_12(CELLGEN_TILE_HIGH, 1)
+CELLGEN_COUNT_12(CELLGEN_TILE_HIGH, 2)
+CELLGEN_COUNT_8(CELLGEN_TILE_HIGH, 3)
+CELLGEN_COUNT_6(CELLGEN_TILE_HIGH, 4)
+CELLGEN_COUNT_4(CELLGEN_TILE_WIDE, 5)
+CELLGEN_TILE_HIGH(5, 5)
+CELLGEN_COUNT_4(CELLGEN_TILE_WIDE, 6)
+CELLGEN_COUNT_3(CELLGEN_TILE_WIDE, 7)
+CELLGEN_COUNT_3(CELLGEN_TILE_WIDE, 8)
+#else
+CELLGEN_COUNT_8(CELLGEN_TILE_HIGH, 1)
+CELLGEN_COUNT_6(CELLGEN_TILE_HIGH, 2)
+CELLGEN_COUNT_4(CELLGEN_TILE_HIGH, 3)
+CELLGEN_COUNT_3(CELLGEN_TILE_WIDE, 4)
+CELLGEN_COUNT_2(CELLGEN_TILE_WIDE, 5)
+CELLGEN_COUNT_2(CELLGEN_TILE_WIDE, 6)
+CELLGEN_COUNT_1(CELLGEN_TILE_WIDE, 7)
+CELLGEN_COUNT_1(CELLGEN_TILE_WIDE, 8)
+#endif
+
+/* Columns of `vectors` vectors and any number of rows, split evenly into the fewest tiles. */
+#define CELLGEN_CASE(MR, NV)                                                                       \
+    case MR:                                                                                       \
+        CELLGEN_S(tile_##MR##x##NV)                                                                \
+        (K, a, a_row, a_step, b, b_step, c, ldc, lanes, lanes_b, accumulate);                      \
+        break;
+#define CELLGEN_COLUMN(NV, MAX)                                                                    \
+    CELLGEN_OUTLINE void CELLGEN_S(column_##NV)(                                                   \
+        int64_t M, int64_t K, const CELLGEN_REAL *a, int64_t a_row, int64_t a_step,                \
+        const CELLGEN_REAL *b, int64_t b_step, CELLGEN_REAL *c, int64_t ldc, int64_t lanes,        \
+        int64_t lanes_b, int accumulate)                                                           \
+    {                                                                                              \
+        int64_t tiles = M <= MAX ? 1 : (M + MAX - 1) / MAX;                                        \
+        while (M > 0) {                                                                            \
+            const int64_t rows = tiles == 1 ? M : (M + tiles - 1) / tiles;                         \
+            if (tiles > 1) /* the next tile's C: its first use would wait for all of it */         \
+                for (int64_t row = rows; row < 2 * rows && row < M; ++row)                         \
+                    for (int64_t vector = 0; vector < NV; ++vector)                                \
+                        __builtin_prefetch(c + row * ldc + vector * CELLGEN_LANES, 1);             \
+            switch (rows) {                                                                        \
+                CELLGEN_COUNT_##MAX(CELLGEN_CASE, NV)                                              \
+            default:                                                                               \
+                break;                                                                             \
+            }                                                                                      \
+            a += rows * a_row;                                                                     \
+            c += rows * ldc;                                                                       \
+            M -= rows;                                                                             \
+            tiles -= 1;                                                                            \
+        }                                                                                          \
+    }
+#if CELLGEN_VECTOR_REGISTERS == 32
+CELLGEN_COLUMN(1, 12)
+CELLGEN_COLUMN(2, 12)
+CELLGEN_COLUMN(3, 8)
+CELLGEN_COLUMN(4, 6)
+CELLGEN_COLUMN(5, 5)
+CELLGEN_COLUMN(6, 4)
+CELLGEN_COLUMN(7, 3)
+CELLGEN_COLUMN(8, 3)
+#else
+CELLGEN_COLUMN(1, 8)
+CELLGEN_COLUMN(2, 6)
+CELLGEN_COLUMN(3, 4)
+CELLGEN_COLUMN(4, 3)
+CELLGEN_COLUMN(5, 2)
+CELLGEN_COLUMN(6, 2)
+CELLGEN_COLUMN(7, 1)
+CELLGEN_COLUMN(8, 1)
+#endif
+
+/* with a constant `vectors` one call remains */
+CELLGEN_INLINE void CELLGEN_S(column)(int64_t M, int64_t vectors, int64_t K, const CELLGEN_REAL *a,
+                                      int64_t a_row, int64_t a_step, const CELLGEN_REAL *b,
+                                      int64_t b_step, CELLGEN_REAL *c, int64_t ldc, int64_t lanes,
+                                      int64_t lanes_b, int accumulate)
+{
+#define CELLGEN_CASE_COLUMN(NV, E)                                                                 \
+    case NV:                                                                                       \
+        CELLGEN_S(column_##NV)                                                                     \
+        (M, K, a, a_row, a_step, b, b_step, c, ldc, lanes, lanes_b, accumulate);                   \
+        break;
+    switch (vectors) {
+        CELLGEN_COUNT_8(CELLGEN_CASE_COLUMN, 0)
+    default:
+        break;
+    }
+#undef CELLGEN_CASE_COLUMN
+}
+
+/* -------------------------------------------------------------------------- packing columns */
+
+/* out[k][0 .. vectors*LANES) = b[k][0 .. columns), padded with zeros */
+CELLGEN_INLINE void CELLGEN_S(pack_rows)(int64_t K, int64_t vectors, int64_t columns,
+                                         const CELLGEN_REAL *b, int64_t ldb, CELLGEN_REAL *out,
+                                         int64_t step)
+{
+    const int64_t whole = columns / CELLGEN_LANES;
+    const CELLGEN_S(part) last = CELLGEN_S(part_make)(columns % CELLGEN_LANES);
+    for (int64_t k = 0; k < K; ++k, b += ldb, out += step)
+        for (int64_t j = 0; j < vectors; ++j)
+            CELLGEN_S(store)
+            (out + j * CELLGEN_LANES, j < whole    ? CELLGEN_S(load)(b + j * CELLGEN_LANES)
+                                      : j == whole ? CELLGEN_S(load_part)(b + j * CELLGEN_LANES, last)
+                                                   : CELLGEN_S(zero)());
+}
+
+/* the same of b[column][k] */
+CELLGEN_INLINE void CELLGEN_S(pack_transposed)(int64_t K, int64_t vectors, int64_t columns,
+                                               const CELLGEN_REAL *b, int64_t ldb,
+                                               CELLGEN_REAL *out, int64_t step)
+{
+    for (int64_t j = 0; j < vectors; ++j, columns -= CELLGEN_LANES, out += CELLGEN_LANES) {
+        int64_t k = 0;
+#if CELLGEN_HAVE_UNPACK
+        const int64_t chunk = 16 / (int64_t)sizeof(CELLGEN_REAL);
+        if (columns >= CELLGEN_LANES)
+            for (; k + chunk <= K; k += chunk)
+                CELLGEN_S(transpose)(b + k, ldb, out + k * step, step);
+#endif
+        for (; k < K; ++k)
+            for (int64_t lane = 0; lane < CELLGEN_LANES; ++lane)
+                out[k * step + lane] = lane < columns ? b[lane * ldb + k] : (CELLGEN_REAL)0;
+        b += CELLGEN_LANES * ldb;
+    }
+}
+
+/* --------------------------------------------------------------------------- whole products */
+
+#define CELLGEN_PANEL_VECTORS 4
+#ifndef CELLGEN_BUFFER_BYTES
+#define CELLGEN_BUFFER_BYTES 81920
+#define CELLGEN_DEPTH (16384 / CELLGEN_VECTOR_BYTES)       /* k of a panel of B: 64 KB */
+#define CELLGEN_DEPTH_BLOCK (8192 / CELLGEN_VECTOR_BYTES)  /* beside a block of A: 32 KB */
+#endif
+
+/* A panel of B is packed and all rows of A pass over it, 512 at a time so that A stays in L2. Rows
+ * of A^T are strided: there a block of A is packed beside the panel (tn 384x1024x3200: 128 instead
+ * of 111 GFLOP/s; A itself gains nothing). */
+CELLGEN_OUTLINE void CELLGEN_S(gemm_packed)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
+                                            int64_t a_row, int64_t a_step, const CELLGEN_REAL *b,
+                                            int64_t ldb, int b_transposed, CELLGEN_REAL *c,
+                                            int64_t ldc, int accumulate)
+{
+    CELLGEN_REAL panel[CELLGEN_BUFFER_BYTES / sizeof(CELLGEN_REAL)] __attribute__((aligned(64)));
+    const int64_t lanes = CELLGEN_LANES, width = CELLGEN_PANEL_VECTORS * lanes;
+    const int pack_a = a_step != 1 && N >= 2 * width && M > 12;
+    const int64_t deepest = pack_a ? CELLGEN_DEPTH_BLOCK : CELLGEN_DEPTH;
+    CELLGEN_REAL *const block = panel + deepest * width;
+    const int64_t highest =
+        pack_a ? CELLGEN_BUFFER_BYTES / (int64_t)sizeof *a / deepest - width : 512;
+    const int64_t blocks = (M + highest - 1) / highest;
+    for (int64_t k = 0; k < K; k += deepest) {
+        const int64_t depth = K - k < deepest ? K - k : deepest;
+        for (int64_t row = 0, turn = 0; turn < blocks; ++turn) {
+            const int64_t rows = (M - row + blocks - turn - 1) / (blocks - turn);
+            const CELLGEN_REAL *x = a + row * a_row + k * a_step;
+            if (pack_a) {
+                for (int64_t r = 0; r < depth; ++r)
+                    memcpy(block + r * highest, x + r * a_step, (size_t)rows * sizeof *a);
+                x = block;
+            }
+            int64_t panels = (N + width - 1) / width;
+            for (int64_t j = 0, left = (N + lanes - 1) / lanes; left > 0; --panels) {
+                const int64_t vectors = (left + panels - 1) / panels;
+                const int64_t step = vectors * lanes;
+                const int64_t columns = N - j < step ? N - j : step;
+                if (b_transposed)
+                    CELLGEN_S(pack_transposed)
+                    (depth, vectors, columns, b + j * ldb + k, ldb, panel, step);
+                else
+                    CELLGEN_S(pack_rows)(depth, vectors, columns, b + k * ldb + j, ldb, panel, step);
+#ifdef PF
+                const int64_t chunk = 4 * cellgen_tile_rows(vectors);
+                const int64_t chunks = (rows + chunk - 1) / chunk;
+                const CELLGEN_REAL *next = b + (b_transposed ? (j + step) * ldb + k : k * ldb + j + step);
+                int64_t next_line = 0, next_lines = left > vectors && !b_transposed ? depth : 0;
+                for (int64_t r = 0, part = 0; part < chunks; ++part) {
+                    const int64_t tall = (rows - r + chunks - part - 1) / (chunks - part);
+                    for (int64_t to = next_lines * (part + 1) / chunks; next_line < to; ++next_line)
+                        for (int64_t v = 0; v < vectors; ++v)
+                            __builtin_prefetch(next + next_line * ldb + v * lanes, 0, 2);
+                    CELLGEN_S(column)
+                    (tall, vectors, depth, x + r * (pack_a ? 1 : a_row), pack_a ? 1 : a_row, pack_a ? highest : a_step, panel, step,
+                     c + (row + r) * ldc + j, ldc, columns - (vectors - 1) * lanes, lanes,
+                     accumulate || k > 0);
+                    r += tall;
+                }
+#else
+                CELLGEN_S(column)
+                (rows, vectors, depth, x, a_row, pack_a ? highest : a_step, panel, step,
+                 c + row * ldc + j, ldc, columns - (vectors - 1) * lanes, lanes,
+                 accumulate || k > 0);
+#endif
+                left -= vectors;
+                j += step;
+            }
+            row += rows;
+        }
+    }
+}
+
+#ifndef CELLGEN_IN_PLACE_ROWS
+#define CELLGEN_IN_PLACE_ROWS 64
+#endif
+
+/* Whether reading B in place beats packing it: few rows share a panel's packing; in-place rows
+ * should be whole cache lines, and not collide in L2 (64 KB a way, 20 ways: 160 rows of 8 KB). */
+CELLGEN_INLINE int CELLGEN_S(in_place)(int64_t M, int64_t K, const CELLGEN_REAL *b, int64_t ldb)
+{
+    const int64_t bytes = ldb * (int64_t)sizeof *b;
+    if (M <= 16)
+        return 1;
+    if (M > CELLGEN_IN_PLACE_ROWS || ((bytes | (int64_t)(uintptr_t)b) & 63) != 0)
+        return 0;
+    return bytes % 4096 != 0 || K <= 64;
+}
+
+CELLGEN_OUTLINE void CELLGEN_S(gemm_in_place)(int64_t M, int64_t N, int64_t K,
+                                              const CELLGEN_REAL *a, int64_t a_row, int64_t a_step,
+                                              const CELLGEN_REAL *b, int64_t ldb, CELLGEN_REAL *c,
+                                              int64_t ldc, int accumulate)
+{
+    const int64_t lanes = CELLGEN_LANES;
+    const int64_t widest = M <= 2 ? 8 : CELLGEN_PANEL_VECTORS;
+    int64_t left = (N + lanes - 1) / lanes;
+    int64_t panels = (left + widest - 1) / widest;
+    for (int64_t j = 0; left > 0; --panels) {
+        const int64_t vectors = (left + panels - 1) / panels;
+        const int64_t columns = N - j < vectors * lanes ? N - j : vectors * lanes;
+        const int64_t last = columns - (vectors - 1) * lanes;
+        CELLGEN_S(column)
+        (M, vectors, K, a, a_row, a_step, b + j, ldb, c + j, ldc, last, last, accumulate);
+        left -= vectors;
+        j += vectors * lanes;
+    }
+}
+
+CELLGEN_STATIC void CELLGEN_S(gemm)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
+                                    int64_t a_row, int64_t a_step, const CELLGEN_REAL *b,
+                                    int64_t ldb, int b_transposed, CELLGEN_REAL *c, int64_t ldc,
+                                    int accumulate)
+{
+    if (M <= 0 || N <= 0)
+        return;
+    if (K <= 0) {
+        if (!accumulate)
+            for (int64_t row = 0; row < M; ++row)
+                memset(c + row * ldc, 0, (size_t)N * sizeof(CELLGEN_REAL));
+        return;
+    }
+    if (!b_transposed && CELLGEN_S(in_place)(M, K, b, ldb) &&
+        (CELLGEN_HAVE_PART || N % CELLGEN_LANES == 0))
+        CELLGEN_S(gemm_in_place)(M, N, K, a, a_row, a_step, b, ldb, c, ldc, accumulate);
+    else
+        CELLGEN_S(gemm_packed)(M, N, K, a, a_row, a_step, b, ldb, b_transposed, c, ldc, accumulate);
+}
+
+CELLGEN_STATIC void CELLGEN_S(gemm_nn)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
+                                       int64_t lda, const CELLGEN_REAL *b, int64_t ldb,
+                                       CELLGEN_REAL *c, int64_t ldc, int accumulate)
+{
+    CELLGEN_S(gemm)(M, N, K, a, lda, 1, b, ldb, 0, c, ldc, accumulate);
+}
+CELLGEN_STATIC void CELLGEN_S(gemm_nt)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
+                                       int64_t lda, const CELLGEN_REAL *b, int64_t ldb,
+                                       CELLGEN_REAL *c, int64_t ldc, int accumulate)
+{
+    CELLGEN_S(gemm)(M, N, K, a, lda, 1, b, ldb, 1, c, ldc, accumulate);
+}
+CELLGEN_STATIC void CELLGEN_S(gemm_tn)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
+                                       int64_t lda, const CELLGEN_REAL *b, int64_t ldb,
+                                       CELLGEN_REAL *c, int64_t ldc, int accumulate)
+{
+    CELLGEN_S(gemm)(M, N, K, a, 1, lda, b, ldb, 0, c, ldc, accumulate);
+}
+
+/* -------------------------------------------------------------------------- packed weights
+ * The columns of a product that belong together are `slots` columns per unit (the gates):
+ * column slot*slot_stride + unit. A panel holds a block of vectors*LANES units of every slot,
+ * [block][k][slot][vectors*LANES], so that one tile holds all gates of its units; units beyond the
+ * last are zeros. slots*vectors <= CELLGEN_TILE_VECTORS_MAX. */
+
+/* blocks of units, and elements in all panels */
+CELLGEN_STATIC int64_t CELLGEN_S(panels_blocks)(int64_t units, int64_t vectors)
+{
+    return (units + vectors * CELLGEN_LANES - 1) / (vectors * CELLGEN_LANES);
+}
+CELLGEN_STATIC int64_t CELLGEN_S(panels_size)(int64_t K, int64_t slots, int64_t units,
+                                              int64_t vectors)
+{
+    return CELLGEN_S(panels_blocks)(units, vectors) * K * slots * vectors * CELLGEN_LANES;
+}
+
+/* Pack w(K, columns), or w(columns, K) if `transposed`, into panels that are `block_stride`
+ * elements apart: K*slots*vectors*LANES, or more where several operands share the panels
+ * ([x; h]: the second matrix starts at out + I*slots*vectors*LANES). */
+CELLGEN_STATIC void CELLGEN_S(pack_panels)(int64_t K, const CELLGEN_REAL *w, int64_t ldw,
+                                           int transposed, int64_t slots, int64_t units,
+                                           int64_t slot_stride, int64_t vectors, CELLGEN_REAL *out,
+                                           int64_t block_stride)
+{
+    const int64_t width = vectors * CELLGEN_LANES;
+    for (int64_t unit = 0; unit < units; unit += width, out += block_stride)
+        for (int64_t slot = 0; slot < slots; ++slot) {
+            const int64_t column = slot * slot_stride + unit;
+            const int64_t columns = units - unit < width ? units - unit : width;
+            if (transposed)
+                CELLGEN_S(pack_transposed)
+                (K, vectors, columns, w + column * ldw, ldw, out + slot * width, slots * width);
+            else
+                CELLGEN_S(pack_rows)
+                (K, vectors, columns, w + column, ldw, out + slot * width, slots * width);
+        }
+}
+
+/* c(rows, vectors*LANES) (+)= A(rows, K) panel: whole vectors of c are written. Any number of rows;
+ * up to cellgen_tile_rows(vectors) it is one tile. Let `vectors` be a constant. */
+CELLGEN_INLINE void CELLGEN_S(tile)(int64_t rows, int64_t vectors, int64_t K, const CELLGEN_REAL *a,
+                                    int64_t lda, const CELLGEN_REAL *panel, CELLGEN_REAL *c,
+                                    int64_t ldc, int accumulate)
+{
+    CELLGEN_S(column)
+    (rows, vectors, K, a, lda, 1, panel, vectors * CELLGEN_LANES, c, ldc, CELLGEN_LANES,
+     CELLGEN_LANES, accumulate);
+}
+
+/* C(M,N) (+)= A(M,K) B(K,N), B packed with slots = 1, units = N */
+CELLGEN_STATIC void CELLGEN_S(gemm_panels)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
+                                           int64_t lda, const CELLGEN_REAL *panels, int64_t vectors,
+                                           int64_t block_stride, CELLGEN_REAL *c, int64_t ldc,
+                                           int accumulate)
+{
+    const int64_t width = vectors * CELLGEN_LANES;
+    for (int64_t j = 0; j < N; j += width, panels += block_stride) {
+        const int64_t columns = N - j < width ? N - j : width;
+        /* a last panel that is not full is computed without its empty vectors */
+        const int64_t used = (columns + CELLGEN_LANES - 1) / CELLGEN_LANES;
+        CELLGEN_S(column)
+        (M, used, K, a, lda, 1, panels, width, c + j, ldc, columns - (used - 1) * CELLGEN_LANES,
+         CELLGEN_LANES, accumulate);
+    }
+}
