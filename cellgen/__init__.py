@@ -1,1 +1,146 @@
-"""Compile recurrent-cell equations into fused forward and backward kernels in readable C."""
+"""Compile recurrent-cell equations into fused forward and backward kernels in readable C.
+
+Declaring a cell::
+
+    from cellgen import Bias, Cell, H, I, Input, State, Weight, tanh
+
+    class Elman(Cell):
+        x, h_prev = Input(I), State(H)
+        w, u, b = Weight(I, H), Weight(H, H), Bias(H)
+        h = tanh(x @ w + h_prev @ u + b)
+
+``compile(Elman)`` gives its kernel, ``load("lstm")`` the kernel of a cell that ships. Names are
+loaded when they are first used: loading a built kernel imports neither SymPy nor Jinja2.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cellgen.api import compile, load
+    from cellgen.cell import Bias, Cell, Input, Scalar, State, Static, Weight
+    from cellgen.errors import (
+        ArgumentError,
+        BuildError,
+        CellgenError,
+        DeclarationError,
+        DerivationError,
+    )
+    from cellgen.kernel import Kernel
+    from cellgen.ops import absolute as abs
+    from cellgen.ops import (
+        clip,
+        concat,
+        cos,
+        exp,
+        expm1,
+        hard_sigmoid,
+        identity,
+        keep,
+        log,
+        log1p,
+        log_sigmoid,
+        matmul,
+        maximum,
+        minimum,
+        relu,
+        sigmoid,
+        sign,
+        sin,
+        softplus,
+        split,
+        sqrt,
+        stop_gradient,
+        tanh,
+        transpose,
+        where,
+    )
+    from cellgen.ops import units_mean as mean
+    from cellgen.ops import units_sum as sum
+    from cellgen.value import Dim, H, I
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "cellgen.api": "compile load",
+    "cellgen.cell": "Bias Cell Input Scalar State Static Weight",
+    "cellgen.errors": "ArgumentError BuildError CellgenError DeclarationError DerivationError",
+    "cellgen.kernel": "Kernel",
+    "cellgen.ops": "clip concat cos exp expm1 hard_sigmoid identity keep log log1p log_sigmoid "
+    "matmul maximum minimum relu sigmoid sign sin softplus split sqrt stop_gradient tanh "
+    "transpose where",
+    "cellgen.value": "Dim H I",
+}
+_RENAMED = {
+    "abs": ("cellgen.ops", "absolute"),
+    "mean": ("cellgen.ops", "units_mean"),
+    "sum": ("cellgen.ops", "units_sum"),
+}
+_EXPORTS = {
+    **{name: (module, name) for module, names in _HOME.items() for name in names.split()},
+    **_RENAMED,
+}
+
+__all__ = [
+    "ArgumentError",
+    "Bias",
+    "BuildError",
+    "Cell",
+    "CellgenError",
+    "DeclarationError",
+    "DerivationError",
+    "Dim",
+    "H",
+    "I",
+    "Input",
+    "Kernel",
+    "Scalar",
+    "State",
+    "Static",
+    "Weight",
+    "abs",
+    "clip",
+    "compile",
+    "concat",
+    "cos",
+    "exp",
+    "expm1",
+    "hard_sigmoid",
+    "identity",
+    "keep",
+    "load",
+    "log",
+    "log1p",
+    "log_sigmoid",
+    "matmul",
+    "maximum",
+    "mean",
+    "minimum",
+    "relu",
+    "sigmoid",
+    "sign",
+    "sin",
+    "softplus",
+    "split",
+    "sqrt",
+    "stop_gradient",
+    "sum",
+    "tanh",
+    "transpose",
+    "where",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'cellgen' has no attribute {name!r}")
+    module, original = _EXPORTS[name]
+    value = getattr(importlib.import_module(module), original)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_EXPORTS})

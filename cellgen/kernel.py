@@ -731,7 +731,7 @@ def result_class(function: str, fields: tuple[str, ...]) -> type[tuple[Array, ..
 
 def _result(function: str, fields: tuple[str, ...], values: tuple[Array, ...]) -> tuple[Array, ...]:
     """Make results again from a pickle."""
-    return result_class(function, fields)(values)
+    return result_class(function, fields)(*values)
 
 
 def _dims_of(argument: Argument) -> list[str]:

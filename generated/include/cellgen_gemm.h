@@ -241,7 +241,7 @@ CELLGEN_INLINE void cellgen_transpose_f64(const double *b, int64_t ldb, double *
  * Rows a tile may have, by its width in vectors: accumulators, the vectors of one k and one
  * broadcast stay in registers (or, with fewer rows than vectors, the broadcasts and one vector). */
 #if CELLGEN_VECTOR_REGISTERS == 32
-#define CELLGEN_TILE_ROWS_MAX {0, 12, 12, 8, 6, 5, 4, 3, 3}
+#define CELLGEN_TILE_ROWS_MAX {0, 8, 8, 8, 6, 5, 4, 3, 3}
 #else
 #define CELLGEN_TILE_ROWS_MAX {0, 8, 6, 4, 3, 2, 2, 1, 1}
 #endif
@@ -261,10 +261,6 @@ CELLGEN_INLINE int64_t cellgen_tile_rows(int64_t vectors)
 #define CELLGEN_ROWS_6(X, NV) CELLGEN_ROWS_5(X, NV) X(5, NV)
 #define CELLGEN_ROWS_7(X, NV) CELLGEN_ROWS_6(X, NV) X(6, NV)
 #define CELLGEN_ROWS_8(X, NV) CELLGEN_ROWS_7(X, NV) X(7, NV)
-#define CELLGEN_ROWS_9(X, NV) CELLGEN_ROWS_8(X, NV) X(8, NV)
-#define CELLGEN_ROWS_10(X, NV) CELLGEN_ROWS_9(X, NV) X(9, NV)
-#define CELLGEN_ROWS_11(X, NV) CELLGEN_ROWS_10(X, NV) X(10, NV)
-#define CELLGEN_ROWS_12(X, NV) CELLGEN_ROWS_11(X, NV) X(11, NV)
 
 #define CELLGEN_COLUMNS_1(X, R, NV) X(R, 0, NV)
 #define CELLGEN_COLUMNS_2(X, R, NV) CELLGEN_COLUMNS_1(X, R, NV) X(R, 1, NV)
@@ -293,10 +289,6 @@ CELLGEN_INLINE int64_t cellgen_tile_rows(int64_t vectors)
 #define CELLGEN_COUNT_6(X, E) CELLGEN_COUNT_5(X, E) X(6, E)
 #define CELLGEN_COUNT_7(X, E) CELLGEN_COUNT_6(X, E) X(7, E)
 #define CELLGEN_COUNT_8(X, E) CELLGEN_COUNT_7(X, E) X(8, E)
-#define CELLGEN_COUNT_9(X, E) CELLGEN_COUNT_8(X, E) X(9, E)
-#define CELLGEN_COUNT_10(X, E) CELLGEN_COUNT_9(X, E) X(10, E)
-#define CELLGEN_COUNT_11(X, E) CELLGEN_COUNT_10(X, E) X(11, E)
-#define CELLGEN_COUNT_12(X, E) CELLGEN_COUNT_11(X, E) X(12, E)
 
 #define CELLGEN_REAL float
 #define CELLGEN_S(name) cellgen_##name##_f32

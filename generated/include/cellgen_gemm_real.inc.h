@@ -66,8 +66,8 @@
 #define CELLGEN_TILE_WIDE(MR, NV) CELLGEN_TILE(MR, NV, COLUMNS)
 
 #if CELLGEN_VECTOR_REGISTERS == 32
-CELLGEN_COUNT_12(CELLGEN_TILE_HIGH, 1)
-CELLGEN_COUNT_12(CELLGEN_TILE_HIGH, 2)
+CELLGEN_COUNT_8(CELLGEN_TILE_HIGH, 1)
+CELLGEN_COUNT_8(CELLGEN_TILE_HIGH, 2)
 CELLGEN_COUNT_8(CELLGEN_TILE_HIGH, 3)
 CELLGEN_COUNT_6(CELLGEN_TILE_HIGH, 4)
 CELLGEN_COUNT_4(CELLGEN_TILE_WIDE, 5)
@@ -101,10 +101,6 @@ CELLGEN_COUNT_1(CELLGEN_TILE_WIDE, 8)
         int64_t tiles = M <= MAX ? 1 : (M + MAX - 1) / MAX;                                        \
         while (M > 0) {                                                                            \
             const int64_t rows = tiles == 1 ? M : (M + tiles - 1) / tiles;                         \
-            if (tiles > 1) /* the next tile's C: its first use would wait for all of it */         \
-                for (int64_t row = rows; row < 2 * rows && row < M; ++row)                         \
-                    for (int64_t vector = 0; vector < NV; ++vector)                                \
-                        __builtin_prefetch(c + row * ldc + vector * CELLGEN_LANES, 1);             \
             switch (rows) {                                                                        \
                 CELLGEN_COUNT_##MAX(CELLGEN_CASE, NV)                                              \
             default:                                                                               \
@@ -117,8 +113,8 @@ CELLGEN_COUNT_1(CELLGEN_TILE_WIDE, 8)
         }                                                                                          \
     }
 #if CELLGEN_VECTOR_REGISTERS == 32
-CELLGEN_COLUMN(1, 12)
-CELLGEN_COLUMN(2, 12)
+CELLGEN_COLUMN(1, 8)
+CELLGEN_COLUMN(2, 8)
 CELLGEN_COLUMN(3, 8)
 CELLGEN_COLUMN(4, 6)
 CELLGEN_COLUMN(5, 5)
@@ -195,11 +191,9 @@ CELLGEN_INLINE void CELLGEN_S(pack_transposed)(int64_t K, int64_t vectors, int64
 /* --------------------------------------------------------------------------- whole products */
 
 #define CELLGEN_PANEL_VECTORS 4
-#ifndef CELLGEN_BUFFER_BYTES
 #define CELLGEN_BUFFER_BYTES 81920
-#define CELLGEN_DEPTH (16384 / CELLGEN_VECTOR_BYTES)       /* k of a panel of B: 64 KB */
-#define CELLGEN_DEPTH_BLOCK (8192 / CELLGEN_VECTOR_BYTES)  /* beside a block of A: 32 KB */
-#endif
+#define CELLGEN_DEPTH (16384 / CELLGEN_VECTOR_BYTES)      /* k of a panel of B: 64 KB */
+#define CELLGEN_DEPTH_BLOCK (8192 / CELLGEN_VECTOR_BYTES) /* beside a block of A: 32 KB */
 
 /* A panel of B is packed and all rows of A pass over it, 512 at a time so that A stays in L2. Rows
  * of A^T are strided: there a block of A is packed beside the panel (tn 384x1024x3200: 128 instead
@@ -237,28 +231,10 @@ CELLGEN_OUTLINE void CELLGEN_S(gemm_packed)(int64_t M, int64_t N, int64_t K, con
                     (depth, vectors, columns, b + j * ldb + k, ldb, panel, step);
                 else
                     CELLGEN_S(pack_rows)(depth, vectors, columns, b + k * ldb + j, ldb, panel, step);
-#ifdef PF
-                const int64_t chunk = 4 * cellgen_tile_rows(vectors);
-                const int64_t chunks = (rows + chunk - 1) / chunk;
-                const CELLGEN_REAL *next = b + (b_transposed ? (j + step) * ldb + k : k * ldb + j + step);
-                int64_t next_line = 0, next_lines = left > vectors && !b_transposed ? depth : 0;
-                for (int64_t r = 0, part = 0; part < chunks; ++part) {
-                    const int64_t tall = (rows - r + chunks - part - 1) / (chunks - part);
-                    for (int64_t to = next_lines * (part + 1) / chunks; next_line < to; ++next_line)
-                        for (int64_t v = 0; v < vectors; ++v)
-                            __builtin_prefetch(next + next_line * ldb + v * lanes, 0, 2);
-                    CELLGEN_S(column)
-                    (tall, vectors, depth, x + r * (pack_a ? 1 : a_row), pack_a ? 1 : a_row, pack_a ? highest : a_step, panel, step,
-                     c + (row + r) * ldc + j, ldc, columns - (vectors - 1) * lanes, lanes,
-                     accumulate || k > 0);
-                    r += tall;
-                }
-#else
                 CELLGEN_S(column)
                 (rows, vectors, depth, x, a_row, pack_a ? highest : a_step, panel, step,
                  c + row * ldc + j, ldc, columns - (vectors - 1) * lanes, lanes,
                  accumulate || k > 0);
-#endif
                 left -= vectors;
                 j += step;
             }
@@ -267,9 +243,7 @@ CELLGEN_OUTLINE void CELLGEN_S(gemm_packed)(int64_t M, int64_t N, int64_t K, con
     }
 }
 
-#ifndef CELLGEN_IN_PLACE_ROWS
 #define CELLGEN_IN_PLACE_ROWS 64
-#endif
 
 /* Whether reading B in place beats packing it: few rows share a panel's packing; in-place rows
  * should be whole cache lines, and not collide in L2 (64 KB a way, 20 ways: 160 rows of 8 KB). */

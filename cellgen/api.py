@@ -1,0 +1,105 @@
+"""What a program calls: load a kernel by name, compile one from a class.
+
+``load`` and ``compile`` import SymPy and Jinja2 only when something has to be generated.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cellgen.build import SourceFiles
+from cellgen.errors import BuildError
+from cellgen.kernel import Kernel, load_folder
+from cellgen.paths import generated_folder, include_folder
+
+if TYPE_CHECKING:
+    from cellgen.cell import Cell
+
+
+def shipped_names() -> tuple[str, ...]:
+    """Names of the cells whose generated sources are installed."""
+    folder = generated_folder()
+    return tuple(sorted(path.parent.name for path in folder.glob("*/__init__.py")))
+
+
+def load(name: str) -> Kernel:
+    """Return the kernel of a cell that ships, compiled on first use: ``load("lstm")``.
+
+    Works from any folder; needs a C compiler only if the kernel is not in the cache.
+
+    Raises:
+        BuildError: no such cell, or its sources cannot be compiled.
+    """
+    names = shipped_names()
+    if name not in names:
+        close = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise BuildError(
+            f"no generated cell is named {name!r}; {hint}known: {', '.join(names)}. "
+            f"For a cell of your own use cellgen.compile(MyCell) or `cellgen build my_cells.py`",
+            code="build.unknown",
+        )
+    return load_folder(generated_folder() / name)
+
+
+def compile(cell: type[Cell]) -> Kernel:
+    """Generate, compile and return the kernel of a cell class.
+
+    The sources are kept in the cache beside the object; equal cells are compiled once.
+
+    Raises:
+        DeclarationError: what is given is no complete cell.
+        BuildError: the sources cannot be compiled.
+    """
+    from cellgen.pipeline import generate
+
+    source = generate(cell)
+    texts = {f"{source.name}.c": source.body, f"{source.name}.h": source.header}
+    sources = SourceFiles.gather(source.name, texts, None, include_folder())
+    kernel = Kernel(source.interface, sources)
+    kernel.build()
+    return kernel
+
+
+def write(cell: type[Cell], folder: Path) -> list[Path]:
+    """Write a cell's generated files to ``folder/<cell>/``; returns those that changed.
+
+    Raises:
+        BuildError: a file cannot be written; names it and the reason.
+    """
+    from cellgen.pipeline import generate
+
+    source = generate(cell)
+    changed = []
+    for name, content in source.files.items():
+        path = folder / source.name / name
+        if read_text(path) != content:
+            _replace(path, content)
+            changed.append(path)
+    return changed
+
+
+def read_text(path: Path) -> str | None:
+    """Return a file's text, or None where there is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+
+
+def _replace(path: Path, content: str) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(path.name + ".new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(content, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise BuildError(
+            f"{path} cannot be written: {error.strerror}; free the disk or give another folder "
+            f"with --out",
+            code="build.write",
+        ) from None

@@ -1,0 +1,467 @@
+"""Compiling and loading: keys, races, kills, and what each failure tells the user."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cellgen import build as build_module
+from cellgen import cache, paths
+from cellgen.abi import Interface
+from cellgen.build import Built, SourceFiles, build, compiler, load
+from cellgen.errors import BuildError
+from cellgen.kernel import load_folder
+
+ROOT = Path(__file__).parent.parent
+TOY = Path(__file__).parent / "toy"
+Script = Callable[[str], Path]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "cache"
+    monkeypatch.setenv("CELLGEN_CACHE_DIR", str(path))
+    for name in ("CELLGEN_CC", "CC", "CELLGEN_CFLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    build_module._compiler.cache_clear()
+    return path
+
+
+@pytest.fixture(scope="module")
+def interface(tmp_path_factory: pytest.TempPathFactory) -> Interface:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CELLGEN_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        return load_folder(TOY / "toy_cell").interface
+
+
+@pytest.fixture
+def sources() -> SourceFiles:
+    return SourceFiles.read(TOY / "toy_cell", "toy_cell")
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
+    """Make a compiler that answers probes truly, and runs some shell lines in place of -c."""
+    pids = tmp_path / "pids"
+
+    def make(lines: str) -> Path:
+        real = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+        path = tmp_path / "fake-cc"
+        path.write_text(
+            f'#!/bin/sh\ncase " $* " in\n  *" -### "*|*" -E "*|*" --version "*) ;;\n'
+            f'  *" -c "*) echo $$ >> {pids}\n{lines}\n  ;;\nesac\nexec {real} "$@"\n'
+        )
+        path.chmod(0o755)
+        monkeypatch.setenv("CELLGEN_CC", str(path))
+        return pids
+
+    yield make
+    for pid in pids.read_text().split() if pids.exists() else []:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(int(pid), signal.SIGKILL)
+
+
+def script(text: str, **options: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(text), str(TOY / "toy_cell")],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+LOAD = """
+    import sys
+    from pathlib import Path
+    from cellgen.kernel import load_folder
+    kernel = load_folder(Path(sys.argv[1]))
+"""
+CALL = f"""{LOAD}
+    import numpy as np
+    one = np.ones((2, 2))
+    print(kernel.build().cached, kernel.forward(x=one, h_prev=one, w=one, b=np.ones(4)).h.sum())
+"""
+
+
+def failure(sources: SourceFiles, interface: Interface) -> str:
+    with pytest.raises(BuildError) as caught:
+        build(sources, interface)
+    return str(caught.value)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.02)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    return False
+
+
+# --- building and loading ---------------------------------------------------------------------
+
+
+def test_a_build_is_loaded_and_then_found(
+    sources: SourceFiles, interface: Interface, folder: Path
+) -> None:
+    first = build(sources, interface)
+    assert not first.cached
+    library = load(first.path)
+    assert library.ffi.sizeof("toy_cell_forward_args_f32") == 72
+    assert library.lib.toy_cell_forward_workspace_size_f32(2, 3, 4) == 32  # type: ignore[attr-defined]
+    second = build(sources, interface)
+    assert second.cached
+    assert second.path == first.path
+    assert list((folder / "building").iterdir()) == []
+    assert cache.info().entries == 1
+
+
+def test_nothing_but_the_init_function_is_exported(
+    sources: SourceFiles, interface: Interface
+) -> None:
+    nm = shutil.which("nm")
+    if nm is None:
+        pytest.skip("no nm")
+    path = build(sources, interface).path
+    listing = subprocess.run(
+        [nm, "-D", "--defined-only", path], check=True, capture_output=True, text=True
+    ).stdout
+    names = [line.split()[-1] for line in listing.splitlines()]
+    assert [name for name in names if "toy_cell_forward" in name] == []
+    assert any(name.startswith("PyInit") for name in names)
+
+
+def test_loading_a_built_kernel_imports_no_compiler_of_any_kind() -> None:
+    script(LOAD).communicate()
+    process = script(
+        f"""{LOAD}
+    import subprocess
+    def refuse(*args, **kwargs):
+        raise AssertionError("a process was started")
+    subprocess.Popen.__init__ = refuse
+    import numpy as np
+    one = np.ones((2, 2))
+    kernel.forward(x=one, h_prev=one, w=one, b=np.ones(4))
+    assert kernel.build().cached
+    for name in ("sympy", "jinja2", "cffi", "pycparser", "rich"):
+        assert name not in sys.modules, name
+    """
+    )
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert output == ""
+
+
+def test_two_processes_that_build_at_once_both_succeed(folder: Path) -> None:
+    processes = [script(CALL) for _ in range(2)]
+    for process in processes:
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+        assert output.split()[1] == "16.0"
+    assert cache.info().entries == 1
+    assert list((folder / "building").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "file", ["include/toy_mini.h", "toy_cell/toy_body.h", "toy_cell/toy_cell.c"]
+)
+def test_a_change_in_any_file_means_another_key(
+    tmp_path: Path, sources: SourceFiles, interface: Interface, file: str
+) -> None:
+    key = build_module._key(sources, "", compiler())
+    shutil.copytree(TOY, tmp_path / "toy")
+    copy = SourceFiles.read(tmp_path / "toy" / "toy_cell", "toy_cell")
+    assert build_module._key(copy, "", compiler()) == key
+    with (tmp_path / "toy" / file).open("a") as stream:
+        stream.write("/* changed */\n")
+    changed = SourceFiles.read(tmp_path / "toy" / "toy_cell", "toy_cell")
+    assert build_module._key(changed, "", compiler()) != key
+
+
+def test_a_changed_header_is_compiled_again(tmp_path: Path, interface: Interface) -> None:
+    shutil.copytree(TOY, tmp_path / "toy")
+    toy = tmp_path / "toy" / "toy_cell"
+    first = build(SourceFiles.read(toy, "toy_cell"), interface)
+    with (tmp_path / "toy" / "include" / "toy_mini.h").open("a") as stream:
+        stream.write("/* changed */\n")
+    second = build(SourceFiles.read(toy, "toy_cell"), interface)
+    assert not second.cached
+    assert second.path != first.path
+    assert load(second.path).lib is not load(first.path).lib
+    unrelated = tmp_path / "toy" / "include" / "unrelated.h"
+    unrelated.write_text("")
+    assert build(SourceFiles.read(toy, "toy_cell"), interface).cached
+
+
+def test_a_truncated_object_is_built_again(sources: SourceFiles, interface: Interface) -> None:
+    first = build(sources, interface)
+    os.truncate(first.path, first.path.stat().st_size // 2)
+    second = build(sources, interface)
+    assert not second.cached
+    load(second.path)
+
+
+def test_an_object_that_cannot_be_loaded_is_explained(tmp_path: Path) -> None:
+    path = tmp_path / f"_cellgen_x{build_module.EXTENSION_SUFFIX}"
+    path.write_text("no machine code")
+    with pytest.raises(BuildError, match=r"cannot load .*noexec.*CELLGEN_CACHE_DIR"):
+        load(path)
+
+
+# --- killed and interrupted builds ------------------------------------------------------------
+
+
+def test_a_killed_build_leaves_nothing_that_is_loaded(
+    sources: SourceFiles, interface: Interface, folder: Path, fake: Script, tmp_path: Path
+) -> None:
+    pids = fake("sleep 60")
+    process = script(LOAD)
+    wait_for(pids.exists)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert len(list((folder / "building").iterdir())) == 1
+    assert cache.info().entries == 0
+    fake("true")
+    built = build(sources, interface)
+    assert not built.cached
+    load(built.path)
+    cache.sweep(older_than=0.0)
+    assert list((folder / "building").iterdir()) == []
+
+
+def test_ctrl_c_ends_the_compilers_too(folder: Path, fake: Script) -> None:
+    pids = fake("sleep 60")
+    process = script(LOAD)
+    wait_for(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert "KeyboardInterrupt" in errors
+    for pid in pids.read_text().split():
+        wait_for(lambda pid=pid: is_gone(int(pid)))  # type: ignore[misc]
+    assert list((folder / "building").iterdir()) == []
+
+
+def test_a_compiler_that_hangs_is_ended(
+    sources: SourceFiles, interface: Interface, fake: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = fake("sleep 60")
+    monkeypatch.setenv("CELLGEN_BUILD_TIMEOUT", "0.3")
+    text = failure(sources, interface)
+    assert "took longer than 0.3 s (CELLGEN_BUILD_TIMEOUT)" in text
+    for pid in pids.read_text().split():
+        wait_for(lambda pid=pid: is_gone(int(pid)))  # type: ignore[misc]
+    monkeypatch.setenv("CELLGEN_BUILD_TIMEOUT", "soon")
+    assert "no number of seconds" in failure(sources, interface)
+
+
+# --- failures ---------------------------------------------------------------------------------
+
+
+def test_no_compiler_names_the_ways_to_get_one(
+    sources: SourceFiles, interface: Interface, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    text = failure(sources, interface)
+    for part in ("no C compiler", "apt install gcc", "xcode-select --install", "cellgen[zig]"):
+        assert part in text
+    assert "need no compiler" in text
+
+
+@pytest.mark.parametrize("variable", ["CELLGEN_CC", "CC"])
+def test_a_named_compiler_that_is_missing_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "/no/such/cc -m64")
+    with pytest.raises(BuildError, match=rf"{variable} names the C compiler '/no/such/cc'"):
+        compiler()
+
+
+def test_a_compiler_that_does_not_work_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELLGEN_CC", shutil.which("false") or "/bin/false")
+    with pytest.raises(BuildError, match=r"does not work: `.*false -O3 .*-dM -E"):
+        compiler()
+    monkeypatch.delenv("CELLGEN_CC")
+    monkeypatch.setenv("CELLGEN_CFLAGS", "--no-such-flag")
+    with pytest.raises(BuildError, match=r"--no-such-flag.*CELLGEN_CFLAGS"):
+        compiler()
+
+
+def test_the_ziglang_wheel_is_the_last_resort(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "ziglang" or None)
+    assert build_module._command() == (sys.executable, "-m", "ziglang", "cc")
+
+
+def test_a_missing_python_header_is_named(
+    sources: SourceFiles, interface: Interface, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert build_module.python_header() is not None
+    monkeypatch.setattr(build_module, "_python_folders", lambda: (tmp_path,))
+    text = failure(sources, interface)
+    assert f"Python.h is not in {tmp_path}" in text
+    assert "python3-dev" in text
+
+
+def test_diagnostics_of_the_compiler_are_shown(
+    interface: Interface, sources: SourceFiles, folder: Path
+) -> None:
+    files = dict(sources.files)
+    files["toy_cell.c"] += "\nint wrong = no_such_thing;\n"
+    text = failure(SourceFiles("toy_cell", tuple(files.items())), interface)
+    assert "toy_cell: the C compiler failed: it ended with status 1" in text
+    assert "-c toy_cell.c -o toy_cell.o" in text
+    line = files["toy_cell.c"].count("\n")
+    assert f"| toy_cell.c:{line}:13: error:" in text
+    assert "no_such_thing" in text
+    (kept,) = (folder / "failed").iterdir()
+    assert str(kept) in text
+    assert "int wrong" in (kept / "toy_cell.c").read_text()
+    assert "no_such_thing" in (kept / "log.txt").read_text()
+    assert "need no compiler" in text
+    assert list((folder / "building").iterdir()) == []
+
+
+def test_a_long_log_is_cut(sources: SourceFiles, interface: Interface, fake: Script) -> None:
+    fake("for i in $(seq 50); do echo line $i; done; echo boom: error: bad; seq 50; exit 3")
+    text = failure(sources, interface)
+    assert "status 3" in text
+    assert "line 50" not in text
+    assert "| boom: error: bad" in text
+    assert text.count("  | ") == build_module.DIAGNOSTIC_LINES
+
+
+def test_a_disk_that_fills_during_the_build_is_explained(
+    sources: SourceFiles, interface: Interface, folder: Path, fake: Script
+) -> None:
+    fake("echo 'fatal error: cannot write: No space left on device'; exit 1")
+    text = failure(sources, interface)
+    assert f"cannot write to the kernel cache {folder}: No space left on device" in text
+    assert "CELLGEN_CACHE_DIR=" in text
+
+
+def test_a_cache_that_cannot_be_written_is_explained(
+    sources: SourceFiles, interface: Interface, folder: Path
+) -> None:
+    folder.write_text("")
+    text = failure(sources, interface)
+    assert f"cannot write to the kernel cache {folder}" in text
+    assert "CELLGEN_CACHE_DIR=" in text
+
+
+def test_missing_sources_are_named(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"gru: .* has no gru\.c and no gru\.h; .*cellgen build"):
+        SourceFiles.read(tmp_path, "gru")
+    (tmp_path / "gru.c").write_bytes(b"\xff\xfe")
+    (tmp_path / "gru.h").write_text("")
+    with pytest.raises(BuildError, match=r"cannot read .*gru\.c"):
+        SourceFiles.read(tmp_path, "gru")
+
+
+# --- the compiler -----------------------------------------------------------------------------
+
+
+def test_headers_are_found_through_headers(sources: SourceFiles) -> None:
+    names = [name for name, _ in sources.files]
+    assert names == ["include/toy_mini.h", "toy_body.h", "toy_cell.c", "toy_cell.h"]
+
+
+def test_flags_keep_ieee_arithmetic_and_users_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = compiler().flags
+    assert {"-O3", "-fPIC", "-std=gnu11", "-ffp-contract=off"} <= set(flags)
+    assert "-ffast-math" not in flags
+    monkeypatch.setenv("CELLGEN_CFLAGS", "-DUSER=1 '-DTEXT=a b'")
+    changed = compiler()
+    assert changed.flags == (*flags, "-DUSER=1", "-DTEXT=a b")
+
+
+def test_flags_that_the_compiler_rejects_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "old-cc"
+    path.write_text(
+        '#!/bin/sh\ncase " $* " in *-march=native*|*-fno-trapping*) exit 1;; esac\nexec cc "$@"\n'
+    )
+    path.chmod(0o755)
+    monkeypatch.setenv("CELLGEN_CC", str(path))
+    flags = compiler().flags
+    assert "-march=native" not in flags
+    assert "-fno-trapping-math" not in flags
+    assert "-fno-math-errno" in flags
+
+
+def test_what_is_known_of_a_compiler_is_remembered_until_it_changes(
+    fake: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake("true")
+    first = compiler()
+    build_module._compiler.cache_clear()
+    asked: list[object] = []
+    real = build_module._ask
+    monkeypatch.setattr(
+        build_module, "_ask", lambda *args, **more: asked.append(args) or real(*args, **more)
+    )
+    assert compiler() == first
+    assert asked == []
+    fake("true # another compiler")
+    build_module._compiler.cache_clear()
+    compiler()
+    assert asked != []
+
+
+def test_a_compiler_behind_a_script_is_watched_too(fake: Script, folder: Path) -> None:
+    fake("true")
+    compiler()
+    (path,) = (folder / "compilers").iterdir()
+    known = path.stem
+    assert build_module._recalled(known) == compiler()
+    text = path.read_text()
+    assert "cc1" in text or "clang" in text
+    path.write_text(text.replace("cc1", "gone").replace("clang", "gone"))
+    assert build_module._recalled(known) is None
+
+
+# --- paths ------------------------------------------------------------------------------------
+
+
+def test_folders_are_found_in_a_checkout_and_in_a_wheel(tmp_path: Path) -> None:
+    assert paths.in_checkout()
+    assert paths.templates_folder() == ROOT / "templates"
+    assert paths.generated_folder() == ROOT / "generated"
+    assert paths.include_folder() == ROOT / "generated" / "include"
+    package = tmp_path / "site-packages" / "cellgen"
+    (package / "_data" / "templates").mkdir(parents=True)
+    (package / "_data" / "generated").mkdir()
+    assert not paths.in_checkout(package)
+    assert paths.templates_folder(package) == package / "_data" / "templates"
+    with pytest.raises(BuildError, match=r"incomplete: .*generated/include is missing"):
+        paths.include_folder(package)
+
+
+def test_built_tells_what_happened(sources: SourceFiles, interface: Interface) -> None:
+    built = build(sources, interface)
+    assert isinstance(built, Built)
+    assert built.seconds > 0
