@@ -7,7 +7,7 @@
  *     worst_subnormal   |y - f(x)| / 2^-126 elsewhere (0 included)
  *     worst_absolute    |y - f(x)| anywhere that |f(x)| <= 1
  *     wrong             inputs where y is a NaN and f(x) is not or the reverse, or f(x) is infinite
- *                       and y is not, or f(x) is a zero of x = +-0 and y has the other sign
+ *                       and y is not, or x and f(x) are zeros and y has the other sign
  * The double reference is good to about 2^-51 relative: 1e-8 ulp of float. The inputs go through
  * arrays, so that the compiler vectorises what is tested as it does in a kernel. */
 #include "cellgen_math.h"
@@ -70,19 +70,25 @@ static double last_place_f32(double x)
     return from_bits_f64((bits & 0x7ff0000000000000u) - ((uint64_t)23 << 52));
 }
 
+/* NaN where f is NaN, infinity where f is, f's zero at x = +-0, a number elsewhere */
+static int special_value_right(float x, double y, double f)
+{
+    if (f != f) return y != y;
+    if (fabs(f) > 1e300) return y == f;
+    if (x == 0 && f == 0) return y == 0 && !signbit(y) == !signbit(f);
+    return y == y;
+}
+
 static void compare(uint32_t first, const float *x, const float *y, const double *f, worst *w)
 {
     for (int unit = 0; unit < CHUNK; unit++) {
         const uint32_t input = first + (uint32_t)unit;
         const double size = fabs(f[unit]);
-        if (f[unit] != f[unit] || y[unit] != y[unit] || size > 1e300 || x[unit] == 0) {
-            const int right = f[unit] != f[unit] ? y[unit] != y[unit]
-                              : size > 1e300     ? (double)y[unit] == (f[unit] < 0 ? -INFINITY : INFINITY)
-                              : f[unit] == 0     ? y[unit] == 0 && !signbit(y[unit]) == !signbit(f[unit])
-                                                 : y[unit] == y[unit];
-            if (!right && w->wrong++ == 0) w->wrong_input = input;
-            if (!right || f[unit] != f[unit] || size > 1e300) continue;
+        if (!special_value_right(x[unit], (double)y[unit], f[unit])) {
+            if (w->wrong++ == 0) w->wrong_input = input;
+            continue;
         }
+        if (f[unit] != f[unit] || size == INFINITY) continue;
         /* infinity counts as 2^128, the next number after the largest: a result may overflow, or
          * not, by its rounding error */
         double value = (double)y[unit];

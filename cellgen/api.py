@@ -69,37 +69,7 @@ def write(cell: type[Cell], folder: Path) -> list[Path]:
     Raises:
         BuildError: a file cannot be written; names it and the reason.
     """
+    from cellgen import tree
     from cellgen.pipeline import generate
 
-    source = generate(cell)
-    changed = []
-    for name, content in source.files.items():
-        path = folder / source.name / name
-        if read_text(path) != content:
-            _replace(path, content)
-            changed.append(path)
-    return changed
-
-
-def read_text(path: Path) -> str | None:
-    """Return a file's text, or None where there is none."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-
-
-def _replace(path: Path, content: str) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(path.name + ".new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(content, encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise BuildError(
-            f"{path} cannot be written: {error.strerror}; free the disk or give another folder "
-            f"with --out",
-            code="build.write",
-        ) from None
+    return tree.write(tree.cell_files(folder, generate(cell)))

@@ -9,6 +9,7 @@ Not supported: Windows, cross compiling.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import importlib.machinery
 import importlib.util
@@ -60,6 +61,18 @@ OPTIONAL_FLAGS = (
 """Alternatives in order of preference; the first that the compiler accepts is taken, or none."""
 WIDE_VECTORS = ("-mprefer-vector-width=512",)
 WIDE_VECTORS_MACRO = "__AVX512F__"
+VECTOR_MACROS = (
+    ("__SSE4_2__", "SSE4.2"),
+    ("__AVX__", "AVX"),
+    ("__AVX2__", "AVX2"),
+    ("__FMA__", "FMA"),
+    ("__AVX512F__", "AVX-512F"),
+    ("__AVX512DQ__", "AVX-512DQ"),
+    ("__AVX512BF16__", "AVX-512BF16"),
+    ("__AMX_BF16__", "AMX-BF16"),
+    ("__ARM_NEON", "NEON"),
+    ("__ARM_FEATURE_SVE", "SVE"),
+)
 WRAPPER_FLAGS = ("-O1", "-w")
 LINK_FLAGS = {"darwin": ("-bundle", "-undefined", "dynamic_lookup")}
 LINK_FLAGS_ELSEWHERE = ("-shared",)
@@ -180,7 +193,7 @@ def build(sources: SourceFiles, interface: Interface) -> Built:
     start = time.perf_counter()
     found = compiler()
     declarations = cdef(interface)
-    entry = f"{interface.name}-{_key(sources, declarations, found)}"
+    entry = _entry(sources, interface, found)
     path = cache.find(entry)
     if path is not None:
         return Built(path, True, time.perf_counter() - start)
@@ -192,6 +205,14 @@ def build(sources: SourceFiles, interface: Interface) -> Built:
         produced = _compile(place, sources.name, module, entry, found)
         path = cache.publish(place, entry, produced)
     return Built(path, False, time.perf_counter() - start)
+
+
+def find(sources: SourceFiles, interface: Interface) -> Path | None:
+    """Find the cell's extension module in the cache; None when ``build`` would have to compile it.
+
+    Raises BuildError: no compiler.
+    """
+    return cache.find(_entry(sources, interface, compiler()))
 
 
 def load(path: Path) -> Library:
@@ -219,6 +240,13 @@ def compiler() -> CompilerInfo:
     Raises BuildError when there is none, or the named one is missing or does not work.
     """
     return _compiler(tuple((name, os.environ.get(name, "")) for name in WATCHED_VARIABLES))
+
+
+def instruction_set(info: CompilerInfo) -> tuple[str, ...]:
+    """Name the vector instructions that a compiler's flags allow: ``AVX2``, ``FMA``, ``NEON``."""
+    macros = _macros(info.command, info.flags) or ""
+    defined = {line.split()[1] for line in macros.splitlines() if line.startswith("#define ")}
+    return tuple(name for macro, name in VECTOR_MACROS if macro in defined)
 
 
 def python_header() -> Path | None:
@@ -401,6 +429,10 @@ CPU_FIELDS = (
 # --- compiling --------------------------------------------------------------------------------
 
 
+def _entry(sources: SourceFiles, interface: Interface, found: CompilerInfo) -> str:
+    return f"{interface.name}-{_key(sources, cdef(interface), found)}"
+
+
 def _key(sources: SourceFiles, declarations: str, found: CompilerInfo) -> str:
     return cache.digest(
         [
@@ -514,7 +546,7 @@ def _started(
 def _failure(place: Path, name: str, entry: str, failed: _Failed) -> BuildError:
     """Keep sources and log, and say what happened."""
     if NO_SPACE in failed.output:
-        return cache.unusable(OSError(28, NO_SPACE))
+        return cache.unusable(OSError(errno.ENOSPC, NO_SPACE))
     command = shlex.join(failed.command)
     with cache.explained():
         (place / "log.txt").write_text(f"{command}\n{failed.output}", encoding="utf-8")

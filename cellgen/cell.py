@@ -173,6 +173,10 @@ class Definition:
                     found.setdefault(dim, None)
         return tuple(found)
 
+    def with_outputs(self, outputs: tuple[Value, ...]) -> Definition:
+        """Return the same cell with other outputs."""
+        return replace(self, outputs=outputs)
+
     def next_state(self, state: Value) -> Value:
         """The value that a state takes after the step: ``h`` for ``h_prev``."""
         name = str(state.name).removesuffix("_prev")

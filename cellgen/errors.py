@@ -42,3 +42,9 @@ class ArgumentError(CellgenError, ValueError):
     """A kernel was called with an argument whose name, shape, dtype or memory is wrong."""
 
     code = "argument"
+
+
+class UsageError(CellgenError):
+    """A command or function was asked for something that does not exist, such as a cell's name."""
+
+    code = "usage"

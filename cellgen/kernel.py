@@ -25,7 +25,7 @@ from functools import cache as cached
 from operator import attrgetter
 from pathlib import Path
 from struct import Struct
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import _cffi_backend
 import numpy as np
@@ -49,11 +49,11 @@ Out: TypeAlias = Mapping[str, Array | None] | tuple[Array | None, ...] | None
 Pointer: TypeAlias = object
 
 DTYPES = {np.dtype(np.float32): PRECISIONS[0], np.dtype(np.float64): PRECISIONS[1]}
+RESERVED = ("name", "interface", "functions")
+"""Attributes of a kernel that are not in ``dir(Kernel)``: no function can have these names."""
 KEPT_PLANS = 256
 KEPT_WORKSPACE = 64 << 20
 """Bytes of workspace that each thread keeps for its next call; a larger one is freed at once."""
-C_CONTIGUOUS, ALIGNED, WRITEABLE = 0x1, 0x100, 0x400
-"""Bits of ``array.flags.num`` (NPY_ARRAY_C_CONTIGUOUS, ...ALIGNED, ...WRITEABLE)."""
 
 
 class Kernel:
@@ -155,6 +155,23 @@ def load_folder(path: Path) -> Kernel:
     return kernel
 
 
+class Results(tuple[Array, ...]):
+    """What a kernel function returns: a named tuple whose fields are the names of the results."""
+
+    __slots__ = ()
+    _fields: tuple[str, ...]
+    _function: str
+
+    if TYPE_CHECKING:
+
+        def __new__(cls, *values: Array) -> Results: ...
+
+        def __getattr__(self, name: str) -> Array: ...
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _result, (self._function, self._fields, tuple(self))
+
+
 # --- one function -----------------------------------------------------------------------------
 
 
@@ -188,7 +205,7 @@ class Plan:
     nulls: tuple[tuple[int, Pointer], ...]
     given: tuple[str, ...]
     fresh: tuple[tuple[str, tuple[int, ...]], ...]
-    workspace: int
+    workspace: int | None
     buffer: Callable[..., bytes]
     layout: Struct
     spans: dict[int, _Span]
@@ -216,7 +233,7 @@ class KernelFunction:
     def __repr__(self) -> str:
         return f"<kernel function {_headline(self.__qualname__, self.function)}>"
 
-    def __call__(self, /, *, out: Out = None, **arguments: object) -> tuple[Array, ...]:
+    def __call__(self, /, *, out: Out = None, **arguments: object) -> Results:
         """Call the C function. Raises ArgumentError, BuildError, MemoryError."""
         scalars = self._take_scalars(arguments) if self._scalars else ()
         for name in self._nullable:
@@ -238,8 +255,8 @@ class KernelFunction:
             results[name] = np.empty(shape, plan.dtype)
         ordered = [results[name] for name in self._fields]
         members += [view(pointer, array) for array in ordered]
-        if plan.workspace:
-            memory = _workspace(self.__qualname__, plan)
+        if plan.workspace is not None:
+            memory = _workspace(self.__qualname__, plan.workspace, plan.dims)
             members += (memory.pointer, memory.bytes)
         struct = plan.new(plan.struct, members)
         if plan.given:
@@ -247,7 +264,7 @@ class KernelFunction:
         code = plan.call(*plan.dims, struct)
         if code:
             raise _defect(self.__qualname__, plan, code)
-        return self.result(*ordered)
+        return tuple.__new__(self.result, ordered)
 
     def _take_scalars(self, arguments: dict[str, object]) -> list[tuple[int, float]]:
         """Move run-time scalars out of the arguments; defaults stand in for absent ones."""
@@ -282,8 +299,8 @@ def _make_plan(kernel: Kernel, function: Function, checked: _Checked) -> Plan:
     suffix, c_type = DTYPES[checked.dtype]
     symbols = kernel.interface.symbols(function, suffix)
     dims = tuple(checked.dims[name] for name in function.dims)
-    workspace = getattr(lib, symbols.workspace_size)(*dims) if function.workspace else 0
-    if workspace < 0:
+    workspace = getattr(lib, symbols.workspace_size)(*dims) if function.workspace else None
+    if workspace is not None and workspace < 0:
         raise _defect_of_size(f"{kernel.name}.{function.name}", checked.dims)
     layout, spans = _layout(function, checked)
     return Plan(
@@ -341,29 +358,29 @@ class _Memory:
 class _PerThread(threading.local):
     """What each thread keeps from one call to the next."""
 
-    memory = _Memory(None, 0, np.empty(0, np.uint8))
+    memory = _Memory(None, -1, np.empty(0, np.uint8))
 
 
 _per_thread = _PerThread()
 _ffi = _cffi_backend.FFI()
 
 
-def _workspace(where: str, plan: Plan) -> _Memory:
+def _workspace(where: str, size: int, dims: tuple[int, ...]) -> _Memory:
     """Return workspace for a call: this thread's, grown if need be. Raises MemoryError."""
     memory = _per_thread.memory
-    if memory.bytes >= plan.workspace:
+    if memory.bytes >= size:
         return memory
     try:
-        owner = np.empty(plan.workspace + WORKSPACE_ALIGNMENT, np.uint8)
+        owner = np.empty(size + WORKSPACE_ALIGNMENT, np.uint8)
     except (MemoryError, ValueError) as error:
         raise MemoryError(
-            f"{where}: no memory for a workspace of {plan.workspace:,} bytes "
-            f"(dimensions {plan.dims}); call it with fewer rows or steps at a time"
+            f"{where}: no memory for a workspace of {size:,} bytes "
+            f"(dimensions {dims}); call it with fewer rows or steps at a time"
         ) from error
     address = owner.ctypes.data
     address += -address % WORKSPACE_ALIGNMENT
-    memory = _Memory(_ffi.cast("void *", address), plan.workspace, owner)
-    if plan.workspace <= KEPT_WORKSPACE:
+    memory = _Memory(_ffi.cast("void *", address), size, owner)
+    if size <= KEPT_WORKSPACE:
         _per_thread.memory = memory
     return memory
 
@@ -432,6 +449,9 @@ def _check_call(
         for item in function.results
         if item.name in results
     ]
+    if not inputs:
+        known = ", ".join(item.name for item in function.arguments if not item.is_scalar)
+        raise ArgumentError(f"{where}: no array is given, expected some of {known}; pass one")
     dtype = _check_dtypes(where, inputs, outputs)
     for item in (*inputs, *outputs):
         _check_rank(where, item)
@@ -511,7 +531,7 @@ def _check_dtypes(
     dtype, count = counts.most_common(1)[0]
     for item in (*inputs, *outputs):
         if item.array.dtype != dtype:
-            others = f"the {count} other arrays are" if count > 1 else f"{inputs[0].label} is"
+            others = f"{count} other arrays are" if count > 1 else f"{inputs[0].label} is"
             raise ArgumentError(
                 f"{where}: {item.label} is {item.array.dtype}, but {others} {dtype}; "
                 f"{_conversion(item, dtype)}"
@@ -706,7 +726,7 @@ def _scalar_places(function: Function) -> tuple[tuple[int, str, float], ...]:
 def _require_callable(cell: str, function: Function) -> None:
     """Raise BuildError where an interface asks for what ``KernelFunction`` cannot do."""
     where = f"{cell}.{function.name}"
-    if function.name in dir(Kernel) or not function.name.isidentifier():
+    if function.name in (*dir(Kernel), *RESERVED) or function.name.startswith("_"):
         raise BuildError(f"{where}: a kernel function cannot be named {function.name!r}; rename it")
     if any(item.name == "out" for item in function.arguments):
         raise BuildError(f"{where}: an argument cannot be named 'out'; rename it in the cell")
@@ -720,16 +740,20 @@ def _require_callable(cell: str, function: Function) -> None:
 
 
 @cached
-def result_class(function: str, fields: tuple[str, ...]) -> type[tuple[Array, ...]]:
+def result_class(function: str, fields: tuple[str, ...]) -> type[Results]:
     """Make the named tuple of a function's results: ``weight_gradients`` gives WeightGradients."""
     name = "".join(word.capitalize() for word in function.split("_"))
-    made = namedtuple(name, fields, module=__name__)  # type: ignore[misc]
-    made.__doc__ = f"Results of {function}: {', '.join(fields)}."
-    made.__reduce__ = lambda self: (_result, (function, fields, tuple(self)))  # type: ignore
-    return made
+    named = namedtuple(name, fields)  # type: ignore[misc]
+    body = {
+        "__slots__": (),
+        "__module__": __name__,
+        "__doc__": f"Results of {function}: {', '.join(fields)}.",
+        "_function": function,
+    }
+    return type(name, (named, Results), body)
 
 
-def _result(function: str, fields: tuple[str, ...], values: tuple[Array, ...]) -> tuple[Array, ...]:
+def _result(function: str, fields: tuple[str, ...], values: tuple[Array, ...]) -> Results:
     """Make results again from a pickle."""
     return result_class(function, fields)(*values)
 

@@ -15,6 +15,9 @@ from sympy import Expr
 from cellgen.ops import OPERATORS, Pointwise, PointwiseRow
 from cellgen.value import Apply, Dim, Value, format_axis, format_shape
 
+ONTO = "_onto"
+"""Ends the name of a product that is added onto a seed."""
+
 SUM, PRODUCT, UNARY, POWER, ATOM = range(5)
 """Binding strengths."""
 
@@ -77,6 +80,8 @@ class Notation:
         return Text(f"pow({base.text}, {exponent.text})", ATOM)
 
     def operator(self, node: Apply) -> Text:
+        if node.op.endswith(ONTO):
+            return self._onto(node)
         operands = [self._print(operand) for operand in node.operands]
         template = OPERATORS[node.op].text
         if template:
@@ -91,6 +96,12 @@ class Notation:
         if node.op == "sum_to":
             return Text(f"sum({texts} -> {format_shape(node.attributes)})", ATOM)
         return Text(f"{node.op}({texts})", ATOM)
+
+    def _onto(self, node: Apply) -> Text:
+        """``seed + product``, as the sum that it is."""
+        seed, *factors = node.operands
+        product = Apply(node.op.removesuffix(ONTO), factors, node.attributes)
+        return Text(f"{self._bracket(self._print(seed), SUM)} + {self._print(product).text}", SUM)
 
     # --- order and brackets -----------------------------------------------------------------
 
@@ -216,6 +227,8 @@ class Latex(Notation):
         return Text(rf"\sqrt{{{base.text}}}", ATOM)
 
     def operator(self, node: Apply) -> Text:
+        if node.op.endswith(ONTO):
+            return self._onto(node)
         operands = [self._print(operand) for operand in node.operands]
         bound = [self._bracket(operand, UNARY) for operand in operands]
         products = {
@@ -227,10 +240,12 @@ class Latex(Notation):
         if node.op in products:
             return Text(products[node.op].format(*bound), PRODUCT)
         if node.op == "concat":
-            joined = r" \;\; ".join(operand.text for operand in operands)
-            return Text(rf"\left[{joined}\right]", ATOM)
+            below = node.attributes[0] == 0
+            joined = (r" \\ " if below else " & ").join(operand.text for operand in operands)
+            return Text(rf"\begin{{bmatrix}} {joined} \end{{bmatrix}}", ATOM)
         if node.op == "part":
-            return Text(rf"{self._bracket(operands[0], ATOM)}_{{[{_slices(node)}]}}", ATOM)
+            slices = _slices(node).replace("*", "")
+            return Text(rf"{{{self._bracket(operands[0], ATOM)}}}_{{[{slices}]}}", ATOM)
         if node.op == "sum_to":
             return Text(rf"\textstyle\sum {self._bracket(operands[0], PRODUCT)}", PRODUCT)
         return Text(rf"\mathrm{{{latex_text(node.op)}}}\left({operands[0].text}\right)", ATOM)
@@ -260,20 +275,27 @@ def latex_name(name: str) -> str:
     """
     if name.startswith("d_") and len(name) > 2:
         return rf"\partial {latex_name(name[2:])}"
-    words = name.split("_")
-    head = rf"\{words[0]}" if words[0] in _GREEK else words[0]
-    head = head if len(head) == 1 or head.startswith("\\") else rf"\mathit{{{head}}}"
-    subscript = []
-    for word in words[1:]:
-        if word == "bar":
-            head = rf"\bar{{{head}}}"
-        elif word == "hat":
-            head = rf"\hat{{{head}}}"
-        elif word == "prev":
-            subscript.append("t-1")
+    head, *subscripts = _accented(name.split("_"))
+    return f"{head}_{{{','.join(subscripts)}}}" if subscripts else head
+
+
+def _accented(words: Sequence[str]) -> list[str]:
+    """Spell the words of a name; ``bar`` and ``hat`` sit on the word before them."""
+    pieces: list[str] = []
+    for word in words:
+        if word in ("bar", "hat") and pieces:
+            pieces[-1] = rf"\{word}{{{pieces[-1]}}}"
+        elif word == "prev" and pieces:
+            pieces.append("t-1")
         else:
-            subscript.append(rf"\{word}" if word in _GREEK else word)
-    return f"{head}_{{{','.join(subscript)}}}" if subscript else head
+            pieces.append(_letter(word, "mathrm" if pieces else "mathit"))
+    return pieces
+
+
+def _letter(word: str, style: str) -> str:
+    if word in _GREEK:
+        return rf"\{word}"
+    return word if len(word) <= (2 if style == "mathrm" else 1) else rf"\{style}{{{word}}}"
 
 
 text = Notation()

@@ -143,7 +143,7 @@ _POINTWISE_ROWS = (
     PointwiseRow(
         "relu",
         lambda x: np.where((_real(x) > 0) | np.isnan(_real(x)), x, 0),
-        (lambda y, x: gt(x, 0),),
+        (lambda y, x: gt(y, 0),),
         "cg_relu({0})",
         kinks=True,
         transcendental=False,

@@ -230,7 +230,7 @@ def test_other_dtypes_are_refused(toy: Kernel, dtype: type) -> None:
 def test_mixed_dtypes_name_the_odd_one(toy: Kernel) -> None:
     given = arguments(np.float32)
     text = refused(toy, **{**given, "h_prev": given["h_prev"].astype(np.float64)})
-    has(text, "h_prev is float64", "the 3 other arrays are float32", "h_prev.astype(np.float32)")
+    has(text, "h_prev is float64", "3 other arrays are float32", "h_prev.astype(np.float32)")
     pair = {"x": np.ones((B, I)), "d_s": np.ones((B, H), np.float32)}
     text = refused(toy, "weight_gradients", **pair)
     has(text, "d_s is float32, but x is float64", "d_s.astype(np.float64)")
@@ -455,6 +455,14 @@ def test_an_error_code_becomes_an_error(code: int, meaning: str) -> None:
     small.run(x=np.zeros(1))
 
 
+def test_workspace_of_no_bytes_is_still_memory() -> None:
+    small = one_function("return args->workspace && args->workspace_bytes >= 0 ? 0 : 3;")
+    small.run(x=np.zeros(2))
+    thread = threading.Thread(target=lambda: small.run(x=np.zeros(2)))
+    thread.start()
+    thread.join()
+
+
 def test_workspace_that_does_not_fit_is_a_memory_error() -> None:
     small = one_function("return 0;", size="nB << 58")
     small.run(x=np.zeros(0))
@@ -510,6 +518,14 @@ def test_a_folder_without_a_cell_is_refused(tmp_path: Path) -> None:
     (tmp_path / "__init__.py").write_text("kernel = 3\n")
     with pytest.raises(BuildError, match="defines no `kernel`"):
         load_folder(tmp_path)
+
+
+def test_a_call_without_any_array_is_refused() -> None:
+    function = Function(
+        "run", ("B",), (Argument("d_y", ("B",), optional=True),), (Argument("d_x", ("B",)),), False
+    )
+    run = Kernel(Interface("toy_cell", "0" * 12, (function,)), TOY)
+    has(refused(run, "run"), "no array is given, expected some of d_y")
 
 
 def test_kept_plans_are_bounded(toy: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,9 @@ def lstm_block_cell(use_peephole: bool = True, clip_gradient: str = "straight_th
     )
 
     class LSTMBlockCell(Cell, name="lstm_block_cell" + suffix):
-        """Long short-term memory with the names, fused layout [i | ci | f | o] and run-time
-        attributes of TensorFlow's LSTMBlockCell; cell_clip <= 0 means no clipping."""
+        """Long short-term memory (Zaremba, Sutskever & Vinyals 2014, arXiv:1409.2329), with the
+        names, fused layout [i | ci | f | o] and run-time attributes of TensorFlow's LSTMBlockCell;
+        cell_clip <= 0 means no clipping."""
 
         x, cs_prev, h_prev = Input(I), State(H), State(H)
         w = Weight(I + H, 4 * H)

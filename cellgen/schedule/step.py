@@ -36,7 +36,7 @@ from cellgen.value import Dim, Role, Shape, Value
 def schedule_step(programs: CellPrograms) -> Schedule:
     """Plan every function of a cell for one step."""
     functions = tuple(
-        _plan(program, programs.accepted[program.function], programs.definition.dims)
+        plan_function(program, programs.accepted[program.function], programs.definition.dims)
         for program in programs.functions
     )
     schedule = Schedule(programs.definition.name, programs.digest, functions)
@@ -44,7 +44,10 @@ def schedule_step(programs: CellPrograms) -> Schedule:
     return schedule
 
 
-def _plan(program: Program, accepted: tuple[Value, ...], order: tuple[Dim, ...]) -> Function:
+def plan_function(
+    program: Program, accepted: tuple[Value, ...], order: tuple[Dim, ...]
+) -> Function:
+    """Plan one program: phases, buffers, loops. ``order`` is the order of its dimensions."""
     planner = _Planner(program)
     stages = planner.stages()
     used = {view.buffer for stage in stages for view in _views(stage)}

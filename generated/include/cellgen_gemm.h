@@ -48,10 +48,24 @@
 #endif
 #define CELLGEN_STATIC static __attribute__((unused))
 
+/* GCC would make a second loop for a stride of 1 */
+#if defined(__x86_64__) || defined(__aarch64__)
+#define CELLGEN_OPAQUE(n) __asm__("" : "+r"(n))
+#else
+#define CELLGEN_OPAQUE(n) ((void)0)
+#endif
+/* GCC would load a vector again for every use while it has registers to spare: hide where it is from */
+#if defined(__AVX512F__)
+#define CELLGEN_KEEP(v) __asm__("" : "+v"(v))
+#elif defined(__x86_64__)
+#define CELLGEN_KEEP(v) __asm__("" : "+x"(v))
+#else
+#define CELLGEN_KEEP(v) ((void)0)
+#endif
+
 /* ------------------------------------------------------------------------------- one vector
- * cellgen_vec: load, store, set1, zero, fma(a, b, c) = a*b + c; `part` is the first n lanes, whose
- * other lanes read as 0 and are not written; transpose reads LANES rows of b, CELLGEN_STEP columns
- * of each, and writes CELLGEN_STEP vectors (16 bytes of a row at a time). */
+ * cellgen_vec: load, store, set1, zero, fma(a, b, c) = a*b + c; a `part` is the first n lanes: the
+ * others read as 0 and are not written. */
 
 #if defined(__AVX512F__)
 
@@ -105,7 +119,7 @@ CELLGEN_INLINE __m512d cellgen_load_lanes_f64(const double *p, int64_t step)
 
 #define CELLGEN_VECTOR_BYTES 32
 #define CELLGEN_VECTOR_REGISTERS 16
-#define CELLGEN_HAVE_PART 1
+#define CELLGEN_HAVE_PART 0 /* a mask would take one of the 16 registers */
 
 #define CELLGEN_VECTOR(S, REAL, P, V)                                                              \
     typedef V cellgen_vec_##S;                                                                     \
@@ -181,13 +195,6 @@ typedef double cellgen_vec_f64 __attribute__((vector_size(16)));
         return v;                                                                                  \
     }                                                                                              \
     CELLGEN_INLINE void cellgen_store_##S(REAL *p, V v) { memcpy(p, &v, sizeof v); }               \
-    CELLGEN_INLINE V cellgen_set1_##S(REAL x)                                                      \
-    {                                                                                              \
-        V v = {0};                                                                                 \
-        for (int lane = 0; lane < (int)(sizeof v / sizeof x); ++lane)                              \
-            v[lane] = x;                                                                           \
-        return v;                                                                                  \
-    }                                                                                              \
     CELLGEN_INLINE V cellgen_zero_##S(void)                                                        \
     {                                                                                              \
         const V v = {0};                                                                           \
@@ -207,14 +214,27 @@ CELLGEN_VECTOR(f64, double, cellgen_vec_f64)
 #undef CELLGEN_VECTOR
 #undef CELLGEN_FMA
 
+CELLGEN_INLINE cellgen_vec_f32 cellgen_set1_f32(float x)
+{
+    const cellgen_vec_f32 v = {x, x, x, x};
+    return v;
+}
+CELLGEN_INLINE cellgen_vec_f64 cellgen_set1_f64(double x)
+{
+    const cellgen_vec_f64 v = {x, x};
+    return v;
+}
+
 #endif
 
 #define CELLGEN_LANES_F32 (CELLGEN_VECTOR_BYTES / 4)
 #define CELLGEN_LANES_F64 (CELLGEN_VECTOR_BYTES / 8)
 
 #if CELLGEN_HAVE_UNPACK
-CELLGEN_INLINE void cellgen_transpose_f32(const float *b, int64_t ldb, float *out, int64_t step)
+/* v[k] = b[0 .. LANES)[k] for the k of 16 bytes */
+CELLGEN_INLINE void cellgen_gather_f32(const float *b, int64_t ldb, cellgen_vec_f32 *v)
 {
+    CELLGEN_OPAQUE(b); /* else the caller's loop keeps a spilled pointer to every row */
     const cellgen_vec_f32 r0 = cellgen_load_lanes_f32(b, 4 * ldb);
     const cellgen_vec_f32 r1 = cellgen_load_lanes_f32(b + ldb, 4 * ldb);
     const cellgen_vec_f32 r2 = cellgen_load_lanes_f32(b + 2 * ldb, 4 * ldb);
@@ -223,17 +243,18 @@ CELLGEN_INLINE void cellgen_transpose_f32(const float *b, int64_t ldb, float *ou
     const cellgen_vec_f64 q01 = CELLGEN_PD(CELLGEN_HI32(r0, r1));
     const cellgen_vec_f64 p23 = CELLGEN_PD(CELLGEN_LO32(r2, r3));
     const cellgen_vec_f64 q23 = CELLGEN_PD(CELLGEN_HI32(r2, r3));
-    cellgen_store_f32(out, CELLGEN_PS(CELLGEN_LO64(p01, p23)));
-    cellgen_store_f32(out + step, CELLGEN_PS(CELLGEN_HI64(p01, p23)));
-    cellgen_store_f32(out + 2 * step, CELLGEN_PS(CELLGEN_LO64(q01, q23)));
-    cellgen_store_f32(out + 3 * step, CELLGEN_PS(CELLGEN_HI64(q01, q23)));
+    v[0] = CELLGEN_PS(CELLGEN_LO64(p01, p23));
+    v[1] = CELLGEN_PS(CELLGEN_HI64(p01, p23));
+    v[2] = CELLGEN_PS(CELLGEN_LO64(q01, q23));
+    v[3] = CELLGEN_PS(CELLGEN_HI64(q01, q23));
 }
-CELLGEN_INLINE void cellgen_transpose_f64(const double *b, int64_t ldb, double *out, int64_t step)
+CELLGEN_INLINE void cellgen_gather_f64(const double *b, int64_t ldb, cellgen_vec_f64 *v)
 {
+    CELLGEN_OPAQUE(b); /* else the caller's loop keeps a spilled pointer to every row */
     const cellgen_vec_f64 r0 = cellgen_load_lanes_f64(b, 2 * ldb);
     const cellgen_vec_f64 r1 = cellgen_load_lanes_f64(b + ldb, 2 * ldb);
-    cellgen_store_f64(out, CELLGEN_LO64(r0, r1));
-    cellgen_store_f64(out + step, CELLGEN_HI64(r0, r1));
+    v[0] = CELLGEN_LO64(r0, r1);
+    v[1] = CELLGEN_HI64(r0, r1);
 }
 #endif
 

@@ -24,9 +24,10 @@
         CELLGEN_S(store)(c_##R + J * CELLGEN_LANES, t_##R##_##J);
 
 #define CELLGEN_LOAD_B(J, NV)                                                                      \
-    const CELLGEN_S(vec) b_##J = CELLGEN_HAVE_PART && J == NV - 1                                  \
-                                     ? CELLGEN_S(load_part)(b + J * CELLGEN_LANES, last_b)         \
-                                     : CELLGEN_S(load)(b + J * CELLGEN_LANES);
+    CELLGEN_S(vec) b_##J = CELLGEN_HAVE_PART && J == NV - 1                                        \
+                               ? CELLGEN_S(load_part)(b + J * CELLGEN_LANES, last_b)               \
+                               : CELLGEN_S(load)(b + J * CELLGEN_LANES);                           \
+    CELLGEN_KEEP(b_##J);
 #define CELLGEN_LOAD_A(R, NV)                                                                      \
     const CELLGEN_S(vec) x_##R = CELLGEN_S(set1)(*(const CELLGEN_REAL *)(const void *)(a_##R + k_a));
 #define CELLGEN_FMA(R, J, NV) t_##R##_##J = CELLGEN_S(fma)(x_##R, b_##J, t_##R##_##J);
@@ -55,7 +56,8 @@
         if (accumulate) {                                                                          \
             CELLGEN_ROWS_##MR(CELLGEN_ROW_SEED, NV)                                                \
         }                                                                                          \
-        const int64_t bytes = a_step * (int64_t)sizeof *a; /* else GCC doubles the loop for 1 */   \
+        int64_t bytes = a_step * (int64_t)sizeof *a;                                               \
+        CELLGEN_OPAQUE(bytes);                                                                     \
         for (int64_t k = 0, k_a = 0; k < K; ++k, k_a += bytes, b += b_step) {                      \
             CELLGEN_BY_##ORDER(MR, NV)                                                             \
         }                                                                                          \
@@ -153,6 +155,8 @@ CELLGEN_INLINE void CELLGEN_S(column)(int64_t M, int64_t vectors, int64_t K, con
 
 /* -------------------------------------------------------------------------- packing columns */
 
+#define CELLGEN_CHUNK (16 / (int64_t)sizeof(CELLGEN_REAL)) /* k of one gather */
+
 /* out[k][0 .. vectors*LANES) = b[k][0 .. columns), padded with zeros */
 CELLGEN_INLINE void CELLGEN_S(pack_rows)(int64_t K, int64_t vectors, int64_t columns,
                                          const CELLGEN_REAL *b, int64_t ldb, CELLGEN_REAL *out,
@@ -176,10 +180,13 @@ CELLGEN_INLINE void CELLGEN_S(pack_transposed)(int64_t K, int64_t vectors, int64
     for (int64_t j = 0; j < vectors; ++j, columns -= CELLGEN_LANES, out += CELLGEN_LANES) {
         int64_t k = 0;
 #if CELLGEN_HAVE_UNPACK
-        const int64_t chunk = 16 / (int64_t)sizeof(CELLGEN_REAL);
         if (columns >= CELLGEN_LANES)
-            for (; k + chunk <= K; k += chunk)
-                CELLGEN_S(transpose)(b + k, ldb, out + k * step, step);
+            for (; k + CELLGEN_CHUNK <= K; k += CELLGEN_CHUNK) {
+                CELLGEN_S(vec) v[CELLGEN_CHUNK];
+                CELLGEN_S(gather)(b + k, ldb, v);
+                for (int64_t q = 0; q < CELLGEN_CHUNK; ++q)
+                    CELLGEN_S(store)(out + (k + q) * step, v[q]);
+            }
 #endif
         for (; k < K; ++k)
             for (int64_t lane = 0; lane < CELLGEN_LANES; ++lane)
@@ -190,10 +197,15 @@ CELLGEN_INLINE void CELLGEN_S(pack_transposed)(int64_t K, int64_t vectors, int64
 
 /* --------------------------------------------------------------------------- whole products */
 
-#define CELLGEN_PANEL_VECTORS 4
+#if CELLGEN_VECTOR_REGISTERS == 32
+#define CELLGEN_PANEL_VECTORS 4 /* tiles of 6 rows */
+#else
+#define CELLGEN_PANEL_VECTORS 2
+#endif
 #define CELLGEN_BUFFER_BYTES 81920
-#define CELLGEN_DEPTH (16384 / CELLGEN_VECTOR_BYTES)      /* k of a panel of B: 64 KB */
-#define CELLGEN_DEPTH_BLOCK (8192 / CELLGEN_VECTOR_BYTES) /* beside a block of A: 32 KB */
+#define CELLGEN_BLOCK_ROWS 512
+#define CELLGEN_DEPTH 256       /* k of a panel of B: 64 KB with AVX-512 */
+#define CELLGEN_DEPTH_BLOCK 128 /* beside a block of A */
 
 /* A panel of B is packed and all rows of A pass over it, 512 at a time so that A stays in L2. Rows
  * of A^T are strided: there a block of A is packed beside the panel (tn 384x1024x3200: 128 instead
@@ -209,7 +221,7 @@ CELLGEN_OUTLINE void CELLGEN_S(gemm_packed)(int64_t M, int64_t N, int64_t K, con
     const int64_t deepest = pack_a ? CELLGEN_DEPTH_BLOCK : CELLGEN_DEPTH;
     CELLGEN_REAL *const block = panel + deepest * width;
     const int64_t highest =
-        pack_a ? CELLGEN_BUFFER_BYTES / (int64_t)sizeof *a / deepest - width : 512;
+        pack_a ? CELLGEN_BUFFER_BYTES / (int64_t)sizeof *a / deepest - width : CELLGEN_BLOCK_ROWS;
     const int64_t blocks = (M + highest - 1) / highest;
     for (int64_t k = 0; k < K; k += deepest) {
         const int64_t depth = K - k < deepest ? K - k : deepest;
@@ -277,6 +289,69 @@ CELLGEN_OUTLINE void CELLGEN_S(gemm_in_place)(int64_t M, int64_t N, int64_t K,
     }
 }
 
+#if CELLGEN_HAVE_UNPACK
+/* Few rows, B transposed: 2*LANES columns at a time are transposed in registers and used at once
+ * (M = 1: 29 instead of 13 GFLOP/s with packed panels). The second half may repeat the first. */
+CELLGEN_OUTLINE void CELLGEN_S(gather_one)(const CELLGEN_REAL *b, int64_t ldb, CELLGEN_S(vec) *v)
+{
+    CELLGEN_REAL x[CELLGEN_LANES];
+    for (int64_t lane = 0; lane < CELLGEN_LANES; ++lane)
+        x[lane] = b[lane * ldb];
+    *v = CELLGEN_S(load)(x);
+}
+#define CELLGEN_NARROW_BEGIN(R, E)                                                                 \
+    const CELLGEN_REAL *const a_##R = a + R * lda;                                                 \
+    CELLGEN_S(vec) s_##R = accumulate ? CELLGEN_S(load)(c + R * ldc) : CELLGEN_S(zero)();          \
+    CELLGEN_S(vec) t_##R = accumulate ? CELLGEN_S(load)(c + half + R * ldc) : CELLGEN_S(zero)();
+#define CELLGEN_NARROW_FMA(R, E)                                                                   \
+    s_##R = CELLGEN_S(fma)(CELLGEN_S(set1)(a_##R[k + q]), u[q], s_##R);                            \
+    t_##R = CELLGEN_S(fma)(CELLGEN_S(set1)(a_##R[k + q]), v[q], t_##R);
+#define CELLGEN_NARROW_END(R, E)                                                                   \
+    CELLGEN_S(store)(c + R * ldc, s_##R);                                                          \
+    CELLGEN_S(store)(c + half + R * ldc, t_##R);
+#define CELLGEN_NARROW(MR, E)                                                                      \
+    CELLGEN_OUTLINE void CELLGEN_S(narrow_##MR)(                                                   \
+        int64_t K, const CELLGEN_REAL *a, int64_t lda, const CELLGEN_REAL *b, int64_t ldb,         \
+        CELLGEN_REAL *c, int64_t ldc, int64_t half, int accumulate)                                \
+    {                                                                                              \
+        CELLGEN_ROWS_##MR(CELLGEN_NARROW_BEGIN, 0)                                                 \
+        int64_t k = 0;                                                                             \
+        for (; k + CELLGEN_CHUNK <= K; k += CELLGEN_CHUNK) {                                       \
+            CELLGEN_S(vec) u[CELLGEN_CHUNK], v[CELLGEN_CHUNK];                                     \
+            CELLGEN_S(gather)(b + k, ldb, u);                                                      \
+            CELLGEN_S(gather)(b + half * ldb + k, ldb, v);                                         \
+            for (int64_t q = 0; q < CELLGEN_CHUNK; ++q) {                                          \
+                CELLGEN_ROWS_##MR(CELLGEN_NARROW_FMA, 0)                                           \
+            }                                                                                      \
+        }                                                                                          \
+        for (const int64_t q = 0; k < K; ++k) {                                                    \
+            CELLGEN_S(vec) u[1], v[1];                                                             \
+            CELLGEN_S(gather_one)(b + k, ldb, u);                                                  \
+            CELLGEN_S(gather_one)(b + half * ldb + k, ldb, v);                                     \
+            CELLGEN_ROWS_##MR(CELLGEN_NARROW_FMA, 0)                                               \
+        }                                                                                          \
+        CELLGEN_ROWS_##MR(CELLGEN_NARROW_END, 0)                                                   \
+    }
+#define CELLGEN_NARROW_ROWS 3
+CELLGEN_COUNT_3(CELLGEN_NARROW, 0)
+
+CELLGEN_STATIC void CELLGEN_S(gemm_narrow)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
+                                           int64_t lda, const CELLGEN_REAL *b, int64_t ldb,
+                                           CELLGEN_REAL *c, int64_t ldc, int accumulate)
+{
+    for (int64_t j = 0; j < N; j += 2 * CELLGEN_LANES) {
+        const int64_t half = N - j > CELLGEN_LANES ? CELLGEN_LANES : 0;
+        const CELLGEN_REAL *y = b + j * ldb;
+        if (M == 1)
+            CELLGEN_S(narrow_1)(K, a, lda, y, ldb, c + j, ldc, half, accumulate);
+        else if (M == 2)
+            CELLGEN_S(narrow_2)(K, a, lda, y, ldb, c + j, ldc, half, accumulate);
+        else
+            CELLGEN_S(narrow_3)(K, a, lda, y, ldb, c + j, ldc, half, accumulate);
+    }
+}
+#endif
+
 CELLGEN_STATIC void CELLGEN_S(gemm)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
                                     int64_t a_row, int64_t a_step, const CELLGEN_REAL *b,
                                     int64_t ldb, int b_transposed, CELLGEN_REAL *c, int64_t ldc,
@@ -290,11 +365,23 @@ CELLGEN_STATIC void CELLGEN_S(gemm)(int64_t M, int64_t N, int64_t K, const CELLG
                 memset(c + row * ldc, 0, (size_t)N * sizeof(CELLGEN_REAL));
         return;
     }
-    if (!b_transposed && CELLGEN_S(in_place)(M, K, b, ldb) &&
-        (CELLGEN_HAVE_PART || N % CELLGEN_LANES == 0))
-        CELLGEN_S(gemm_in_place)(M, N, K, a, a_row, a_step, b, ldb, c, ldc, accumulate);
-    else
-        CELLGEN_S(gemm_packed)(M, N, K, a, a_row, a_step, b, ldb, b_transposed, c, ldc, accumulate);
+    if (!b_transposed && CELLGEN_S(in_place)(M, K, b, ldb)) {
+        const int64_t done = CELLGEN_HAVE_PART ? N : N - N % CELLGEN_LANES;
+        CELLGEN_S(gemm_in_place)(M, done, K, a, a_row, a_step, b, ldb, c, ldc, accumulate);
+        if (done == N)
+            return;
+        N -= done, b += done, c += done;
+    }
+#if CELLGEN_HAVE_UNPACK
+    if (b_transposed && M <= CELLGEN_NARROW_ROWS && a_step == 1) {
+        const int64_t done = N - N % CELLGEN_LANES;
+        CELLGEN_S(gemm_narrow)(M, done, K, a, a_row, b, ldb, c, ldc, accumulate);
+        if (done == N)
+            return;
+        N -= done, b += done * ldb, c += done;
+    }
+#endif
+    CELLGEN_S(gemm_packed)(M, N, K, a, a_row, a_step, b, ldb, b_transposed, c, ldc, accumulate);
 }
 
 CELLGEN_STATIC void CELLGEN_S(gemm_nn)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,

@@ -22,6 +22,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#if defined(__GNUC__)
+#pragma GCC system_header
+#endif
+
 #define CELLGEN_TEAM_LAYOUT 0x43470001u /* changes with any field of cellgen_team */
 #define CELLGEN_TEAM_THREADS_MAX 1024
 #define CELLGEN_TEAM_STACK (2u << 20) /* bytes per worker: the GEMM panels, and macOS gives 512 KB */
@@ -31,15 +35,15 @@
 typedef void (*cellgen_team_task)(int thread, int threads, void *context);
 typedef struct cellgen_team cellgen_team;
 
-/* One cache line pair per thread (the prefetcher fetches lines in pairs). */
+/* What one thread writes lies in a pair of cache lines of its own (prefetchers fetch pairs). */
 typedef struct {
-    uint32_t arrived; /* barriers this thread has reached; written by it alone */
-    uint32_t unused_arrived[31];
-    uint32_t done; /* last region this thread has finished; written by it alone */
+    uint32_t arrived; /* barriers this thread has reached */
+    uint32_t done;    /* newest region this thread has finished */
     int32_t thread;
+    int32_t unused;
     cellgen_team *team;
     pthread_t handle;
-    char unused_done[128 - 16 - sizeof(pthread_t)];
+    char unused_line[128 - 24 - sizeof(pthread_t)];
 } cellgen_team_member;
 
 struct cellgen_team {
@@ -47,29 +51,28 @@ struct cellgen_team {
     int32_t threads;
     int64_t process;
     void *allocation;
-    cellgen_team_task task;
-    void *context;
-    char unused_task[128 - 40];
+    cellgen_team_member *members; /* [threads] */
+    char unused_layout[128 - 16 - 2 * sizeof(void *)];
+    /* one line takes a region to a waiting worker: 130 ns a line between two cores measured */
     uint32_t region; /* number of the newest region; workers wait for it to change */
     uint32_t stop;
-    char unused_region[120];
-    uint32_t release; /* barriers of more than CELLGEN_TEAM_FLAT threads */
-    char unused_release[124];
+    cellgen_team_task task;
+    void *context;
+    char unused_region[128 - 8 - 2 * sizeof(void *)];
+    uint32_t arrivals; /* at barriers, of all threads: counted up, never reset */
+    char unused_arrivals[124];
     uint32_t sleepers;
     char unused_sleepers[124];
     pthread_mutex_t host; /* held during run */
     pthread_mutex_t mutex;
     pthread_cond_t wake;
-    cellgen_team_member *members; /* [threads] */
 };
 
-/* Spins: 64 plain loads (a barrier of two running threads takes 40 to 60 ns, one pause up to 50),
- * then pauses, about 10 us where a pause takes 140 cycles, then sched_yield, since the thread
- * waited for may want this processor. */
+/* Waiting: 64 plain loads (a pause takes 50 ns on some processors, a barrier 100), then pauses for
+ * some 10 us, then sched_yield, since the thread waited for may want this processor. */
 #define CELLGEN_TEAM_EAGER 64
 #define CELLGEN_TEAM_PAUSES 256
 #define CELLGEN_TEAM_YIELDS 400 /* before an idle worker sleeps: 0.1 to 0.4 ms */
-#define CELLGEN_TEAM_FLAT 4     /* up to here each thread looks at every other one's line */
 
 static inline __attribute__((unused)) void cellgen_team_relax(uint32_t *turns)
 {
@@ -87,13 +90,6 @@ static inline __attribute__((unused)) void cellgen_team_relax(uint32_t *turns)
     sched_yield();
 }
 
-static inline __attribute__((unused)) void cellgen_team_await(const uint32_t *word, uint32_t value)
-{
-    uint32_t turns = 0;
-    while (__atomic_load_n(word, __ATOMIC_ACQUIRE) != value)
-        cellgen_team_relax(&turns);
-}
-
 /* Threads that run a task, the caller included. */
 static inline __attribute__((unused)) int cellgen_team_size(const cellgen_team *team)
 {
@@ -106,23 +102,13 @@ CELLGEN_TEAM_STATIC void cellgen_team_barrier(cellgen_team *team, int thread)
     const int threads = cellgen_team_size(team);
     if (threads == 1)
         return;
-    cellgen_team_member *const members = team->members;
-    const uint32_t mine = members[thread].arrived + 1;
-    __atomic_store_n(&members[thread].arrived, mine, __ATOMIC_RELEASE);
-    if (threads <= CELLGEN_TEAM_FLAT) {
-        for (int other = 0; other < threads; ++other) {
-            /* a thread that has passed may already be one barrier further */
-            uint32_t turns = 0;
-            while ((int32_t)(__atomic_load_n(&members[other].arrived, __ATOMIC_ACQUIRE) - mine) < 0)
-                cellgen_team_relax(&turns);
-        }
-    } else if (thread == 0) {
-        for (int other = 1; other < threads; ++other)
-            cellgen_team_await(&members[other].arrived, mine);
-        __atomic_store_n(&team->release, mine, __ATOMIC_RELEASE);
-    } else {
-        cellgen_team_await(&team->release, mine);
-    }
+    /* one counter for all is faster than a flag per thread: 97 against 142 ns for two */
+    team->members[thread].arrived += 1;
+    const uint32_t goal = team->members[thread].arrived * (uint32_t)threads;
+    __atomic_add_fetch(&team->arrivals, 1u, __ATOMIC_ACQ_REL);
+    uint32_t turns = 0; /* beyond the goal: others are at the next barrier; the counter may wrap */
+    while ((int32_t)(__atomic_load_n(&team->arrivals, __ATOMIC_ACQUIRE) - goal) < 0)
+        cellgen_team_relax(&turns);
 }
 
 /* Run task(thread, threads, context) on every thread of the team, the caller being thread 0. */
@@ -145,8 +131,11 @@ CELLGEN_TEAM_STATIC void cellgen_team_run(cellgen_team *team, cellgen_team_task 
         pthread_mutex_unlock(&team->mutex);
     }
     task(0, threads, context);
-    for (int other = 1; other < threads; ++other)
-        cellgen_team_await(&team->members[other].done, region);
+    for (int other = 1; other < threads; ++other) {
+        uint32_t turns = 0;
+        while (__atomic_load_n(&team->members[other].done, __ATOMIC_ACQUIRE) != region)
+            cellgen_team_relax(&turns);
+    }
     pthread_mutex_unlock(&team->host);
 }
 

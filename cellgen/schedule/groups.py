@@ -1,0 +1,259 @@
+"""Group the products of a step: one pass over packed weights, pointwise work in the epilogue.
+
+Products that are added to each other form a chain; chains of one phase with equally many units form
+a group. A group's tile holds, for a block of units, one slot per chain and gate, so that everything a
+unit needs lies side by side when its pointwise equations run on the tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeAlias
+
+from sympy import Expr
+
+from cellgen.schedule.plan import Function, Kind, Loop, Product, Stage, Store, View
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One column of a tile per unit: where its values would lie in memory."""
+
+    view: View
+    needs_memory: bool
+
+    def __str__(self) -> str:
+        return f"{self.view}{' (stored)' if self.needs_memory else ''}"
+
+
+@dataclass(frozen=True)
+class Weight:
+    """The weights of one operand in one slot: (K, units), or (units, K) where transposed."""
+
+    slot: int
+    view: View
+    transposed: bool
+
+
+@dataclass(frozen=True)
+class Term:
+    """One operand of a group and the slots that it contributes to, as runs of neighbours."""
+
+    operand: View
+    inner: Expr
+    weights: tuple[Weight, ...]
+
+    @property
+    def runs(self) -> tuple[tuple[Weight, ...], ...]:
+        """Neighbouring slots, so that each run is one packed panel."""
+        ordered = sorted(self.weights, key=lambda weight: weight.slot)
+        keyed = groupby(enumerate(ordered), key=lambda pair: pair[1].slot - pair[0])
+        return tuple(tuple(weight for _, weight in run) for _, run in keyed)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Chains of products computed tile by tile, and the loops that run on each tile."""
+
+    units: Expr
+    slots: tuple[Slot, ...]
+    terms: tuple[Term, ...]
+    loops: tuple[Loop, ...]
+
+    def slot_of(self, view: View) -> int | None:
+        """The slot that a loop's operand is, or None if it lies in memory."""
+        for index, slot in enumerate(self.slots):
+            if slot.view == view:
+                return index
+        return None
+
+    def __str__(self) -> str:
+        terms = ", ".join(f"{t.operand} -> {[w.slot for w in t.weights]}" for t in self.terms)
+        head = f"    group of {len(self.slots)} slots x {self.units} units: {terms}"
+        return "\n".join([head, *(str(loop) for loop in self.loops)])
+
+
+GroupedStage: TypeAlias = Group | Loop | Product
+
+
+@dataclass(frozen=True)
+class _Chain:
+    target: View
+    products: tuple[Product, ...]
+
+
+def group_products(function: Function) -> tuple[GroupedStage, ...]:
+    """Replace the row-wise products of a planned step by groups with fused loops."""
+    stages: list[GroupedStage] = []
+    for is_chain, run in groupby(_chained(function.stages), key=lambda s: isinstance(s, _Chain)):
+        if is_chain:
+            chains = [stage for stage in run if isinstance(stage, _Chain)]
+            stages += _groups(chains, function)
+        else:
+            for stage in run:
+                assert not isinstance(stage, _Chain)
+                _append(stages, stage)
+    return tuple(_with_memory(stages, function))
+
+
+def _chained(stages: Sequence[Stage]) -> list[_Chain | Stage]:
+    """Gather products into one view at the place of the last of them."""
+    by_target: dict[View, list[Product]] = {}
+    for stage in stages:
+        if isinstance(stage, Product) and stage.op != "outer_sum":
+            by_target.setdefault(stage.target, []).append(stage)
+    result: list[_Chain | Stage] = []
+    for stage in stages:
+        if isinstance(stage, Product) and stage.op != "outer_sum":
+            products = by_target[stage.target]
+            if stage is products[-1]:
+                result.append(_Chain(stage.target, tuple(products)))
+        else:
+            result.append(stage)
+    return result
+
+
+def _groups(chains: Sequence[_Chain], function: Function) -> list[GroupedStage]:
+    """Put chains with the same number of units and a common order of operands together."""
+    groups: dict[tuple[Expr, int], list[_Chain]] = {}
+    for chain in chains:
+        width = _slot_width(chain, function)
+        turn = 0
+        while not _fits(groups.get((width, turn), []), chain):
+            turn += 1
+        groups.setdefault((width, turn), []).append(chain)
+    return [_group(width, members) for (width, _), members in groups.items()]
+
+
+def _fits(members: Sequence[_Chain], chain: _Chain) -> bool:
+    """Whether a chain meets the operands of the others in one order, each once."""
+    order: list[View] = []
+    for member in (*members, chain):
+        own = [product.a for product in member.products]
+        if len(set(own)) != len(own):
+            return not members
+        known = [view for view in own if view in order]
+        if [view for view in order if view in own] != known:
+            return False
+        order += [view for view in own if view not in order]
+    return True
+
+
+def _slot_width(chain: _Chain, function: Function) -> Expr:
+    """Units of a slot: the width in which loops read the chain, if they all read it in one."""
+    total = chain.target.shape[-1]
+    widths = {
+        load.view.shape[-1]
+        for stage in function.stages
+        if isinstance(stage, Loop)
+        for load in stage.loads
+        if load.view.buffer == chain.target.buffer
+    }
+    if len(widths) != 1:
+        return total
+    width = widths.pop()
+    count = total / width
+    return width if count.is_Integer else total
+
+
+def _group(width: Expr, chains: Sequence[_Chain]) -> Group:
+    operands = list(dict.fromkeys(p.a for chain in chains for p in chain.products))
+    pieces = []
+    for chain in chains:
+        used = tuple(sorted(operands.index(p.a) for p in chain.products))
+        count = int(chain.target.shape[-1] / width)
+        pieces += [(used, chain, index) for index in range(count)]
+    # x only, x and h, h only: then the slots of each operand are neighbours.
+    pieces.sort(key=lambda piece: piece[0])
+    slots = [
+        Slot(chain.target.part(len(chain.target.shape) - 1, index * width, width), False)
+        for _, chain, index in pieces
+    ]
+    terms = []
+    for operand in operands:
+        weights = []
+        for position, (_, chain, index) in enumerate(pieces):
+            for product in chain.products:
+                if product.a == operand:
+                    weights.append(_weight(position, product, index * width, width))
+        product = next(p for chain in chains for p in chain.products if p.a == operand)
+        terms.append(Term(operand, product.a.shape[-1], tuple(weights)))
+    return Group(width, tuple(slots), tuple(terms), ())
+
+
+def _weight(slot: int, product: Product, start: Expr, width: Expr) -> Weight:
+    transposed = product.op == "matmul_transposed"
+    return Weight(slot, product.b.part(0 if transposed else 1, start, width), transposed)
+
+
+def _append(stages: list[GroupedStage], stage: Stage) -> None:
+    """Add a stage; a loop goes into the epilogue of the group that it completes, if it may."""
+    if isinstance(stage, Loop):
+        for position in range(len(stages) - 1, -1, -1):
+            group = stages[position]
+            if not isinstance(group, Group):
+                if isinstance(group, Loop) and _depends(stage, group):
+                    break
+                continue
+            if _completes(stage, group):
+                fused = Group(group.units, group.slots, group.terms, (*group.loops, stage))
+                stages[position] = fused
+                return
+            if _depends(stage, group):
+                break
+    stages.append(stage)
+
+
+def _completes(loop: Loop, group: Group) -> bool:
+    """Whether a loop is elementwise over the group's units and reads its tile."""
+    if len(loop.space) != 2 or loop.space[-1] != group.units:
+        return False
+    if any(line.store not in (Store.LOCAL, Store.WRITE) for line in loop.lines):
+        return False
+    return any(group.slot_of(load.view) is not None for load in loop.loads)
+
+
+def _depends(loop: Loop, stage: GroupedStage) -> bool:
+    written = set(_written(stage))
+    return any(load.view.buffer in written for load in loop.loads)
+
+
+def _written(stage: GroupedStage) -> Iterable[object]:
+    if isinstance(stage, Product):
+        return [stage.target.buffer]
+    if isinstance(stage, Loop):
+        return [line.view.buffer for line in stage.lines if line.view is not None]
+    loops = [buffer for loop in stage.loops for buffer in _written(loop)]
+    return [slot.view.buffer for slot in stage.slots] + loops
+
+
+def _with_memory(
+    stages: Sequence[GroupedStage], function: Function
+) -> Iterable[GroupedStage]:
+    """Mark the slots whose values something outside the group's own loops reads."""
+    for position, stage in enumerate(stages):
+        if not isinstance(stage, Group):
+            yield stage
+            continue
+        others = [s for index, s in enumerate(stages) if index != position]
+        read = {view.buffer for other in others for view in _read(other)}
+        slots = tuple(
+            Slot(
+                slot.view,
+                slot.view.buffer in read or slot.view.buffer.kind is Kind.RESULT,
+            )
+            for slot in stage.slots
+        )
+        yield Group(stage.units, slots, stage.terms, stage.loops)
+
+
+def _read(stage: GroupedStage) -> Iterable[View]:
+    if isinstance(stage, Product):
+        return [stage.a, stage.b]
+    if isinstance(stage, Loop):
+        return [load.view for load in stage.loads]
+    return [term.operand for term in stage.terms] + [
+        view for loop in stage.loops for view in _read(loop)
+    ]

@@ -1,0 +1,130 @@
+"""Plan a cell over time: stages of a step, forward and in reverse, and the deferred stages.
+
+Input: ``SequencePrograms``. Output: ``SequenceSchedule``. Each part is a planned step whose buffers
+have a place over time (``Storage``). Row ranges can be given to threads through all steps without
+meeting; where there are too few rows, ranges of units, with a meeting after every stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from cellgen.errors import DerivationError
+from cellgen.program import Program, digest
+from cellgen.schedule.groups import Group, GroupedStage, group_products
+from cellgen.schedule.plan import Buffer, Function, Kind, Loop, Product, Store
+from cellgen.schedule.step import plan_function
+from cellgen.schedule.unroll import SequencePrograms
+from cellgen.value import B, Role, Value, format_shape
+
+
+class Storage(Enum):
+    """Where a buffer of a step lives over time."""
+
+    TIME = "one per step"
+    PREVIOUS = "state of the step before"
+    CARRY_IN = "gradient from the step after"
+    CARRY_OUT = "gradient for the step before"
+    CONSTANT = "the same at every step"
+    TOTAL = "sum over all steps"
+    SCRATCH = "reused by every step"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One planned step: its stages and where its buffers live."""
+
+    function: Function
+    stages: tuple[GroupedStage, ...]
+    storage: Mapping[Buffer, Storage]
+
+    @property
+    def can_split_units(self) -> bool:
+        """Whether threads may share the units of a step instead of its rows."""
+        loops = [stage for stage in self.stages if isinstance(stage, Loop)]
+        return all(line.store is not Store.ADD_UNITS for loop in loops for line in loop.lines)
+
+    def __str__(self) -> str:
+        buffers = [f"    {buffer}: {place.value}" for buffer, place in self.storage.items()]
+        return "\n".join([f"  {self.function.name}", *buffers, *(str(s) for s in self.stages)])
+
+
+@dataclass(frozen=True)
+class SequenceSchedule:
+    """The time loop of a cell, forward and backward."""
+
+    programs: SequencePrograms
+    digest: str
+    forward: Part
+    reverse: Part
+    deferred: Part
+
+    def __str__(self) -> str:
+        saved = ", ".join(
+            f"{v} {format_shape(v.shape)}" for v in self.programs.saved
+        )
+        head = f"{self.programs.definition.name} over time; saves {saved or 'nothing'}"
+        return "\n".join([head, str(self.forward), str(self.reverse), str(self.deferred)])
+
+
+def schedule_sequence(programs: SequencePrograms) -> SequenceSchedule:
+    """Plan the time loop of a cell.
+
+    Raises:
+        DerivationError: with code ``schedule.sequence``, for what is not planned over time yet.
+    """
+    return SequenceSchedule(
+        programs,
+        digest((programs.forward, programs.reverse, programs.deferred)),
+        _part(programs.forward, programs),
+        _part(programs.reverse, programs),
+        _part(programs.deferred, programs),
+    )
+
+
+def _part(program: Program, programs: SequencePrograms) -> Part:
+    function = plan_function(program, program.arguments, programs.definition.dims)
+    function.verify()
+    storage = {buffer: _storage(buffer, program, programs) for buffer in function.buffers}
+    stages = group_products(function)
+    for stage in stages:
+        _require_rows(stage, program)
+    return Part(function, stages, storage)
+
+
+def _storage(buffer: Buffer, program: Program, programs: SequencePrograms) -> Storage:
+    value = buffer.value
+    if value in {link.carry for link in programs.links}:
+        return Storage.CARRY_IN
+    if value in {link.passed for link in programs.links} and program is programs.reverse:
+        return Storage.CARRY_OUT
+    if value.role is Role.STATE:
+        return Storage.PREVIOUS
+    if buffer.kind is Kind.WORKSPACE:
+        return Storage.SCRATCH
+    if value.role is Role.STATIC or not value.is_batched:
+        return Storage.TOTAL if buffer.kind is Kind.RESULT else Storage.CONSTANT
+    return Storage.TIME
+
+
+def _require_rows(stage: GroupedStage, program: Program) -> None:
+    """Only work over batch rows can be spread over rows and steps."""
+    if isinstance(stage, Loop):
+        fits = len(stage.space) == 2 and stage.space[0] == B
+    elif isinstance(stage, Group):
+        fits = all(term.operand.shape[0] == B for term in stage.terms)
+    else:
+        fits = stage.a.shape[0] == B and isinstance(stage, Product)
+    if not fits:
+        raise DerivationError(
+            f"{program.cell}.{program.function}: `{str(stage).strip()}` has no batch rows; work on "
+            f"weights alone is not planned over time yet, compute it before the call",
+            code="schedule.sequence",
+        )
+
+
+def values_over_time(part: Part) -> tuple[Value, ...]:
+    """The values of a part that have one array for all steps."""
+    return tuple(b.value for b, place in part.storage.items() if place is Storage.TIME)

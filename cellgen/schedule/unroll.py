@@ -1,0 +1,185 @@
+"""Spread a cell over time: the step forward, the step in reverse, and what can wait until the end.
+
+Input: a ``Definition``. Output: ``SequencePrograms``, three step Programs and how they hang together
+over time. ``forward`` also returns the values to save; ``reverse`` holds only what a gradient of the
+previous state needs; ``deferred`` (weight gradients, input gradients) reads what the other two left
+in memory and runs once over the rows of many steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from sympy import Integer
+
+from cellgen.cell import Definition
+from cellgen.derive import adjoint
+from cellgen.derive import forward as forward_program
+from cellgen.ops import part
+from cellgen.program import Program, Statement
+from cellgen.schedule.saving import saved_values
+from cellgen.simplify import FORWARD, LOWER, simplify
+from cellgen.value import Role, Value
+
+
+@dataclass(frozen=True)
+class StateLink:
+    """One state over time.
+
+    ``previous`` and ``next`` are its values before and after a step; ``carry`` is the gradient that
+    reaches ``next`` from the step after, ``passed`` the one handed to ``previous``.
+    """
+
+    previous: Value
+    next: Value
+    carry: Value
+    passed: Value
+
+
+@dataclass(frozen=True)
+class SequencePrograms:
+    """A cell over time. ``kept`` are the adjoints that ``deferred`` reads at every step."""
+
+    definition: Definition
+    forward: Program
+    reverse: Program
+    deferred: Program
+    links: tuple[StateLink, ...]
+    outputs: tuple[Value, ...]
+    saved: tuple[Value, ...]
+    kept: tuple[Value, ...]
+    upstream: Mapping[Value, Value]
+
+    @cached_property
+    def saved_units(self) -> tuple[str, ...]:
+        """What one row of one step saves, outputs aside, as axis lengths."""
+        return tuple(" * ".join(str(axis) for axis in v.shape[1:]) or "1" for v in self.saved)
+
+
+def unroll(definition: Definition) -> SequencePrograms:
+    """Derive the three programs of a cell over time.
+
+    Raises:
+        DerivationError: an equation that cannot be differentiated.
+    """
+    next_states = tuple(definition.next_state(state) for state in definition.states)
+    results = tuple(dict.fromkeys((*definition.outputs, *next_states)))
+    step = replace(forward_program(definition.with_outputs(results)), function="sequence_forward")
+    forward = simplify(step, FORWARD)
+    read = set(forward.arguments)
+    inputs = [v for v in definition.with_role(Role.INPUT) if v in read]
+    parameters = [v for v in definition.parameters if v in read]
+    full, adjoints = adjoint(forward, results, (*inputs, *definition.states, *parameters))
+    passed = [adjoints[state] for state in definition.states]
+    waiting = [adjoints[value] for value in (*inputs, *parameters)]
+
+    in_memory = _in_memory(definition, forward)
+    saved = saved_values(forward, _read_by_adjoint(forward, full), in_memory)
+    given = (*in_memory, *saved, *definition.states)
+    reverse = full.restrict("reverse", passed, given)
+    formed = [s.target for s in reverse.statements if s.target.role is Role.ADJOINT]
+    deferred = full.restrict("deferred", waiting, (*given, *formed))
+    deferred = _read_through_joins(deferred, reverse)
+    kept = tuple(v for v in formed if v in deferred.arguments)
+    reverse = full.restrict("reverse", tuple(dict.fromkeys((*passed, *kept))), given)
+    upstream = {v: a for v, a in zip(results, full.optional, strict=True)}
+    reverse, links = _carry(definition, reverse, adjoints, upstream)
+    saved_next = tuple(dict.fromkeys(_over_time(definition, value) for value in saved))
+    stored = tuple(v for v in saved_next if v not in definition.outputs)
+    full_forward = replace(forward, results=tuple(dict.fromkeys((*results, *stored))))
+    return SequencePrograms(
+        definition,
+        simplify(full_forward, LOWER),
+        simplify(reverse, LOWER),
+        simplify(deferred, LOWER),
+        links,
+        definition.outputs,
+        stored,
+        kept,
+        {v: a for v, a in upstream.items() if v in definition.outputs},
+    )
+
+
+def _in_memory(definition: Definition, forward: Program) -> tuple[Value, ...]:
+    """What the caller keeps: arguments that are no states, outputs, states that are outputs."""
+    states = [s for s in definition.states if definition.next_state(s) in definition.outputs]
+    others = [v for v in forward.arguments if v.role is not Role.STATE]
+    return (*others, *definition.outputs, *states)
+
+
+def _over_time(definition: Definition, value: Value) -> Value:
+    """A state that must be known at every step is saved as its new value."""
+    return definition.next_state(value) if value.role is Role.STATE else value
+
+
+def _read_by_adjoint(forward: Program, full: Program) -> tuple[Value, ...]:
+    own = set(forward.values)
+    adjoint_statements = full.statements[len(forward.statements) :]
+    found = {v: None for s in adjoint_statements for v in s.operands if v in own}
+    return tuple(found)
+
+
+def _read_through_joins(deferred: Program, reverse: Program) -> Program:
+    """Read an adjoint that is kept inside a joined one as a part of that."""
+    reads = set(deferred.arguments)
+    parts: dict[Value, Statement] = {}
+    for statement in reverse.statements:
+        if statement.op != "concat" or statement.target not in reads:
+            continue
+        axis, start = int(statement.expression.attributes[0]), Integer(0)
+        for piece in statement.expression.operands:
+            size = piece.shape[axis]
+            if piece in reads:
+                parts.setdefault(
+                    piece, Statement(piece, part(statement.target, axis, start, size))
+                )
+            start = start + size
+    arguments = tuple(v for v in deferred.arguments if v not in parts)
+    statements = (*parts.values(), *deferred.statements)
+    program = replace(deferred, arguments=arguments, statements=statements)
+    program.verify()
+    return program
+
+
+def _carry(
+    definition: Definition,
+    reverse: Program,
+    adjoints: Mapping[Value, Value],
+    upstream: Mapping[Value, Value],
+) -> tuple[Program, tuple[StateLink, ...]]:
+    """Add the gradient that comes from the next step to the one that comes from the caller."""
+    links, sums, swap = [], [], {}
+    arguments = list(reverse.arguments)
+    for state in definition.states:
+        following = definition.next_state(state)
+        given = upstream[following]
+        carry = _like(given, f"{given.name}_next")
+        links.append(StateLink(state, following, carry, adjoints[state]))
+        if given not in arguments:
+            continue
+        total = _like(given, f"{given.name}_in")
+        swap[given] = total
+        position = arguments.index(given)
+        if following in definition.outputs:
+            sums.append(Statement(total, given + carry))
+            arguments.insert(position + 1, carry)
+        else:
+            sums.append(Statement(total, carry))
+            arguments[position] = carry
+    statements = [Statement(s.target, s.expression.xreplace(swap)) for s in reverse.statements]
+    program = Program(
+        reverse.cell,
+        reverse.function,
+        tuple(arguments),
+        (*sums, *statements),
+        tuple(swap.get(r, r) for r in reverse.results),
+        tuple(v for v in reverse.optional if v in arguments),
+    )
+    program.verify()
+    return program, tuple(links)
+
+
+def _like(value: Value, name: str) -> Value:
+    return Value(name, value.shape, value.role, value.owner, value.order)
