@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 1 << 14 };
+enum { CHUNK = 1 << 14, BLOCK = 1 << 8 };
 #define CHUNKS (((int64_t)1 << 32) / CHUNK)
 
 #define FUNCTIONS(F)                                                                               \
@@ -70,39 +70,52 @@ static double last_place_f32(double x)
     return from_bits_f64((bits & 0x7ff0000000000000u) - ((uint64_t)23 << 52));
 }
 
-/* NaN where f is NaN, infinity where f is, f's zero at x = +-0, a number elsewhere */
+/* 2^128 (1 + 2^-20): beyond it not even a rounding error explains a finite result */
+#define OVERFLOWS 0x1.00001p128
+
+/* NaN where f is NaN, infinity where f is or overflows, f's zero at x = +-0, a number elsewhere */
 static int special_value_right(float x, double y, double f)
 {
     if (f != f) return y != y;
-    if (fabs(f) > 1e300) return y == f;
+    if (fabs(f) > OVERFLOWS) return y == (f < 0 ? -INFINITY : INFINITY);
     if (x == 0 && f == 0) return y == 0 && !signbit(y) == !signbit(f);
     return y == y;
 }
 
-static void compare(uint32_t first, const float *x, const float *y, const double *f, worst *w)
+/* Compare one input and keep what is worse than w. Infinity counts as 2^128, the next number after
+ * the largest: just below it a result may overflow, or not, by its rounding error. */
+static void compare(uint32_t input, float x, double y, double f, worst *w)
 {
-    for (int unit = 0; unit < CHUNK; unit++) {
-        const uint32_t input = first + (uint32_t)unit;
-        const double size = fabs(f[unit]);
-        if (!special_value_right(x[unit], (double)y[unit], f[unit])) {
-            if (w->wrong++ == 0) w->wrong_input = input;
-            continue;
-        }
-        if (f[unit] != f[unit] || size == INFINITY) continue;
-        /* infinity counts as 2^128, the next number after the largest: a result may overflow, or
-         * not, by its rounding error */
-        double value = (double)y[unit];
-        if (fabs(value) > 3.5e38) value = value < 0 ? -0x1p128 : 0x1p128;
-        const double reference = size > 0x1p128 ? (f[unit] < 0 ? -0x1p128 : 0x1p128) : f[unit];
-        const double error = fabs(value - reference);
-        if (size <= 1 && error > w->absolute) w->absolute = error, w->absolute_input = input;
-        if (size >= 0x1p-126) {
-            const double ulp = error / last_place_f32(reference);
-            if (ulp > w->ulp) w->ulp = ulp, w->ulp_input = input;
-        } else if (error * 0x1p126 > w->subnormal) {
-            w->subnormal = error * 0x1p126, w->subnormal_input = input;
-        }
+    if (!special_value_right(x, y, f)) {
+        if (w->wrong++ == 0) w->wrong_input = input;
+        return;
     }
+    if (!(fabs(f) <= OVERFLOWS)) return;
+    const double value = fabs(y) > 0x1p128 ? (y < 0 ? -0x1p128 : 0x1p128) : y;
+    const double reference = fabs(f) > 0x1p128 ? (f < 0 ? -0x1p128 : 0x1p128) : f;
+    const double error = fabs(value - reference);
+    if (fabs(f) <= 1 && error > w->absolute) w->absolute = error, w->absolute_input = input;
+    if (fabs(f) >= 0x1p-126) {
+        const double ulp = error / last_place_f32(reference);
+        if (ulp > w->ulp) w->ulp = ulp, w->ulp_input = input;
+    } else if (error * 0x1p126 > w->subnormal) {
+        w->subnormal = error * 0x1p126, w->subnormal_input = input;
+    }
+}
+
+/* Whether nothing in a block can change w: all ordinary numbers, no error larger. Vectorised. */
+static int nothing_worse(const float *x, const float *y, const double *f, const worst *w)
+{
+    const double ulp = w->ulp, subnormal = w->subnormal * 0x1p-126, absolute = w->absolute;
+    int64_t worse = x[0] == 0; /* +-0 are first in their blocks */
+    for (int unit = 0; unit < BLOCK; unit++) {
+        const double size = fabs(f[unit]), error = fabs((double)y[unit] - f[unit]);
+        const double bound = size >= 0x1p-126 ? ulp * last_place_f32(f[unit]) : subnormal;
+        const double tighter = size <= 1 && absolute < bound ? absolute : bound;
+        const int64_t exceeds = size < 0x1p127 && error <= tighter ? 0 : 1;
+        worse |= exceeds;
+    }
+    return worse == 0;
 }
 
 static void *walk(void *unused)
@@ -122,7 +135,12 @@ static void *walk(void *unused)
         for (uint32_t unit = 0; unit < CHUNK; unit++) x[unit] = cellgen_from_bits_f32(first + unit);
         function->tested(x, y);
         function->reference(x, f);
-        compare(first, x, y, f, &w);
+        for (uint32_t unit = 0; unit < CHUNK; unit++) {
+            if (unit % BLOCK == 0 && nothing_worse(x + unit, y + unit, f + unit, &w))
+                unit += BLOCK - 1;
+            else
+                compare(first + unit, x[unit], (double)y[unit], f[unit], &w);
+        }
     }
     pthread_mutex_lock(&lock);
     if (w.ulp > total.ulp) total.ulp = w.ulp, total.ulp_input = w.ulp_input;

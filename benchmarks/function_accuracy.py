@@ -10,6 +10,7 @@ Not supported: functions of two arguments, float64 (tests/test_runtime_math.py s
 
 import argparse
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -28,11 +29,11 @@ FROM_LIBM = ["sqrt", "sin", "cos", "erf", "abs", "sign", "relu", "hard_sigmoid"]
 FLAGS = [
     "-O3",
     "-march=native",
-    "-mprefer-vector-width=512",
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=off",
 ]
+FLAGS += ["-mprefer-vector-width=512"] if platform.machine() == "x86_64" else []
 
 
 @dataclass(frozen=True)

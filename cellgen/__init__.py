@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cellgen.kernel import Kernel
     from cellgen.ops import absolute as abs
     from cellgen.ops import (
+        activation,
         clip,
         concat,
         cos,
@@ -68,7 +69,7 @@ _HOME = {
     "cellgen.cell": "Bias Cell Input Scalar State Static Weight",
     "cellgen.errors": "ArgumentError BuildError CellgenError DeclarationError DerivationError",
     "cellgen.kernel": "Kernel",
-    "cellgen.ops": "clip concat cos exp expm1 hard_sigmoid identity keep log log1p log_sigmoid "
+    "cellgen.ops": "activation clip concat cos exp expm1 hard_sigmoid identity keep log log1p log_sigmoid "
     "matmul maximum minimum relu sigmoid sign sin softplus split sqrt stop_gradient tanh "
     "transpose where",
     "cellgen.value": "Dim H I",
@@ -101,6 +102,7 @@ __all__ = [
     "Static",
     "Weight",
     "abs",
+    "activation",
     "clip",
     "compile",
     "concat",

@@ -33,6 +33,8 @@ class Argument:
     ``default`` is set for run-time scalars only (shape ``()``); ``optional`` marks an upstream
     gradient that counts as zero when left out; ``used`` is False for a name that a call may give
     for symmetry with ``forward`` (it is checked, then ignored, and is absent from the C struct).
+    ``saved`` marks what ``sequence_forward`` keeps for ``sequence_backward``: a result that is formed
+    on request, an argument that comes from it.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Argument:
     default: float | None = None
     optional: bool = False
     used: bool = True
+    saved: bool = False
 
     @property
     def is_scalar(self) -> bool:
@@ -49,7 +52,8 @@ class Argument:
 
 @dataclass(frozen=True)
 class Function:
-    """One kernel function: ``dims`` in call order, arguments, results, and whether it needs memory."""
+    """One kernel function: ``dims`` in call order, arguments, results, whether it needs memory and
+    whether it takes a team of threads."""
 
     name: str
     dims: tuple[str, ...]
@@ -57,6 +61,7 @@ class Function:
     results: tuple[Argument, ...]
     workspace: bool
     text: str = ""
+    team: bool = False
 
     @property
     def struct_members(self) -> tuple[Argument, ...]:
@@ -71,6 +76,16 @@ class Interface:
     name: str
     digest: str
     functions: tuple[Function, ...]
+
+    @property
+    def has_team(self) -> bool:
+        """Whether any function takes a team of threads."""
+        return any(function.team for function in self.functions)
+
+    @property
+    def team_symbols(self) -> tuple[str, str]:
+        """C names of the functions that create and destroy a team."""
+        return f"{self.name}_team_create", f"{self.name}_team_destroy"
 
     def symbols(self, function: Function, suffix: str) -> Symbols:
         stem = f"{self.name}_{function.name}"
@@ -128,10 +143,13 @@ def struct_lines(function: Function, c_type: str) -> Iterator[tuple[str, str]]:
         kind = c_type if argument.is_scalar else f"const {c_type} *"
         yield f"{kind}{' ' if argument.is_scalar else ''}{argument.name};", note
     for result in function.results:
-        yield f"{c_type} *{result.name};", "(" + ", ".join(result.shape) + ")"
+        note = ", NULL: not wanted" if result.saved else ""
+        yield f"{c_type} *{result.name};", "(" + ", ".join(result.shape) + ")" + note
     if function.workspace:
         yield "void *workspace;", f"aligned to {WORKSPACE_ALIGNMENT} bytes"
         yield "int64_t workspace_bytes;", "at least ..._workspace_size(...)"
+    if function.team:
+        yield "void *team;", "a cellgen_team, NULL: the caller alone"
 
 
 WORKSPACE_ALIGNMENT = 64
@@ -150,4 +168,7 @@ def cdef(interface: Interface) -> str:
             lines.append(f"int {names.call}({parameters}, const {names.struct} *args);")
             if function.workspace:
                 lines.append(f"int64_t {names.workspace_size}({parameters});")
+    if interface.has_team:
+        create, destroy = interface.team_symbols
+        lines += [f"void *{create}(int threads);", f"void {destroy}(void *team);"]
     return "\n".join(lines) + "\n"

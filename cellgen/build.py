@@ -440,7 +440,7 @@ def _key(sources: SourceFiles, declarations: str, found: CompilerInfo) -> str:
             ("cdef", declarations),
             ("abi", str(ABI_VERSION)),
             ("compiler", f"{found.path}\n{shlex.join(found.command)}\n{found.version}"),
-            ("flags", repr((found.flags, WRAPPER_FLAGS, _link_flags(), LIBRARIES))),
+            ("flags", repr((found.flags, WRAPPER_FLAGS, link_flags(), LIBRARIES))),
             ("fingerprint", found.fingerprint),
             ("suffix", EXTENSION_SUFFIX),
             ("cffi", _cffi_backend.__version__),
@@ -472,7 +472,7 @@ def _compile(place: Path, name: str, module: str, entry: str, found: CompilerInf
             [*call, "-c", f"{name}.c", "-o", f"{name}.o"],
             [*call, *python, *WRAPPER_FLAGS, "-c", f"{module}.c", "-o", f"{module}.o"],
         ),
-        ([*call, *_link_flags(), f"{name}.o", f"{module}.o", "-o", produced, *LIBRARIES],),
+        ([*call, *link_flags(), f"{name}.o", f"{module}.o", "-o", produced, *LIBRARIES],),
     )
     deadline = time.monotonic() + _timeout()
     for commands in rounds:
@@ -534,13 +534,29 @@ def _started(
                 f"cannot run the C compiler {words[0]!r}: {error.strerror}; {FIX_COMPILER}. "
                 f"{STILL_WORKS}"
             ) from error
+        _running.add(process)
         try:
             yield process
         finally:
-            if process.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            _running.discard(process)
+            _stop(process)
+
+
+_running: set[subprocess.Popen[bytes]] = set()
+"""Compilers at work in any thread."""
+
+
+def stop_all() -> None:
+    """Kill every compiler at work, so that threads which wait for one end with a BuildError."""
+    for process in tuple(_running):
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _failure(place: Path, name: str, entry: str, failed: _Failed) -> BuildError:
@@ -586,7 +602,7 @@ def _timeout() -> float:
         raise BuildError(f"{TIMEOUT_VARIABLE}={text!r} is no number of seconds") from error
 
 
-def _link_flags() -> tuple[str, ...]:
+def link_flags() -> tuple[str, ...]:
     return LINK_FLAGS.get(sys.platform, LINK_FLAGS_ELSEWHERE)
 
 

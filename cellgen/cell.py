@@ -7,40 +7,26 @@ each assignment together with the line it stands on and hands later lines a symb
 
 from __future__ import annotations
 
-import linecache
 import sys
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn, cast
 
 from sympy import Expr, Number, sympify
+from sympy.logic.boolalg import Boolean
 
+from cellgen.abi import c_dim
 from cellgen.errors import DeclarationError
-from cellgen.names import check_name, snake_case
+from cellgen.lines import SourceLine, caller, located
+from cellgen.names import check_identifier, check_name, snake_case
 from cellgen.notation import text
 from cellgen.ops import from_sympy, shape_of
-from cellgen.value import Apply, B, Dim, Role, Shape, T, Value, format_shape
+from cellgen.value import Apply, B, Dim, Role, Shape, T, Value, format_axis, format_shape
 
 
 ORDER_STEP = 1000
 """Between the orders of two declarations, so that derived values print beside their origin."""
-
-
-@dataclass(frozen=True)
-class SourceLine:
-    """Where the author wrote something."""
-
-    file: str
-    number: int
-
-    @property
-    def text(self) -> str:
-        return linecache.getline(self.file, self.number).strip()
-
-    def __str__(self) -> str:
-        code = self.text
-        return f'File "{self.file}", line {self.number}' + (f"\n    {code}" if code else "")
 
 
 @dataclass(frozen=True)
@@ -59,21 +45,29 @@ class Declaration:
                     f"cellgen; give the unit axes only",
                     code="declaration.dims",
                 )
-            if not (dim.is_Integer or dim.is_Add or dim.is_Mul or isinstance(dim, Dim)):
+            terms = dim.as_coefficients_dict().items()
+            if not all(
+                (term == 1 or isinstance(term, Dim)) and count.is_Integer and count > 0
+                for term, count in terms
+            ):
                 raise DeclarationError(
                     f"{self.role.value}: {dim} is no axis length; use I, H, Dim('D'), integers, "
                     f"their sums and integer multiples",
                     code="declaration.dims",
                 )
+            for symbol in sorted(dim.free_symbols, key=str):
+                check_identifier(str(symbol), "dimension")
 
-    def __matmul__(self, other: object) -> Expr:
+    @located
+    def _unnamed(self, *_: object) -> NoReturn:
         raise DeclarationError(
             f"name the {self.role.value} first, then use it: a declaration such as Input(I) gets "
             f"its name from its own assignment",
             code="declaration.unnamed",
         )
 
-    __rmatmul__ = __add__ = __radd__ = __mul__ = __rmul__ = __sub__ = __rsub__ = __matmul__
+    __matmul__ = __rmatmul__ = __add__ = __radd__ = __sub__ = __rsub__ = __neg__ = _unnamed
+    __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _sympy_ = _unnamed
 
 
 def _declaration(role: Role, dims: tuple[Expr | int, ...], minimum: int = 1) -> Declaration:
@@ -83,34 +77,47 @@ def _declaration(role: Role, dims: tuple[Expr | int, ...], minimum: int = 1) -> 
             f"{'s' if minimum > 1 else ''}, for example {role.value.capitalize()}(H)",
             code="declaration.dims",
         )
+    for dim in dims:
+        if not isinstance(dim, Expr | int):
+            raise DeclarationError(
+                f"{role.value}: {dim!r} is no axis length; use I, H, Dim('D'), integers, their "
+                f"sums and integer multiples",
+                code="declaration.dims",
+            )
     return Declaration(role, tuple(sympify(dim) for dim in dims))
 
 
+@located
 def Input(*dims: Expr | int) -> Declaration:  # noqa: N802 - reads as a declaration
     """Declare a per-step input: ``Input(I)`` has shape (B, I) at every step."""
     return _declaration(Role.INPUT, dims)
 
 
+@located
 def State(*dims: Expr | int) -> Declaration:  # noqa: N802
     """Declare a carried state named ``<value>_prev``: ``h_prev = State(H)`` has shape (B, H)."""
     return _declaration(Role.STATE, dims)
 
 
+@located
 def Static(*dims: Expr | int) -> Declaration:  # noqa: N802
     """Declare a per-row value that is constant over time (a dropout mask, a context): (B, H)."""
     return _declaration(Role.STATIC, dims)
 
 
+@located
 def Weight(*dims: Expr | int) -> Declaration:  # noqa: N802
     """Declare a weight shared by rows and steps: ``Weight(I, H)`` has shape (I, H)."""
     return _declaration(Role.WEIGHT, dims)
 
 
+@located
 def Bias(*dims: Expr | int) -> Declaration:  # noqa: N802
     """Declare a rank-1 weight; differs from ``Weight(H)`` in its usual initial value, zero."""
     return _declaration(Role.BIAS, dims)
 
 
+@located
 def Scalar(default: float) -> Declaration:  # noqa: N802
     """Declare a run-time number with a default, such as a forget bias."""
     if isinstance(default, bool) or not isinstance(default, int | float):
@@ -136,8 +143,9 @@ class Equation:
 class Definition:
     """A cell as data: what the class body said, checked.
 
-    ``outputs`` is what ``forward`` returns; ``gradients`` what ``backward`` returns, or None where
-    the author left the choice to ``derive``.
+    ``outputs`` is what ``forward`` returns (the author's list, if ``states_outputs``, or every new
+    state); ``gradients`` what ``backward`` returns, or None where the author left the choice to
+    ``derive``. ``is_partial`` marks what ``replaced`` makes: a parent, not yet a cell.
     """
 
     name: str
@@ -151,6 +159,8 @@ class Definition:
     defaults: Mapping[str, float]
     lines: Mapping[str, SourceLine]
     aliases: Mapping[str, str]
+    states_outputs: bool = False
+    is_partial: bool = False
 
     def with_role(self, *roles: Role) -> tuple[Value, ...]:
         return tuple(value for value in self.declared if value.role in roles)
@@ -204,16 +214,23 @@ class _Namespace(dict[str, Any]):
         self.owners = {owner} | {
             base.definition_owner for cls in bases for base in cls.__mro__ if _is_cell(base)
         }
+        self.states = {
+            str(state.name)
+            for base in bases
+            if _is_cell(base)
+            for state in base.definition.states
+        }
         self.declarations: dict[str, Declaration] = {}
         self.equations: dict[str, Expr] = {}
         self.aliases: dict[str, Value] = {}
         self.lines: dict[str, SourceLine] = {}
+        self.selected: dict[str, SourceLine] = {}
 
     def __setitem__(self, name: str, item: Any) -> None:
         if name.startswith("__") and name.endswith("__"):
             super().__setitem__(name, item)
             return
-        line = _caller_line()
+        line, _ = caller()
         try:
             super().__setitem__(name, self._record(name, item, line))
         except DeclarationError as error:
@@ -222,12 +239,12 @@ class _Namespace(dict[str, Any]):
     def _record(self, name: str, item: Any, line: SourceLine) -> Any:
         """Store what an assignment means and return what later lines see under the name."""
         if name in ("outputs", "gradients"):
-            return self._selection(name, item)
+            return self._selection(name, item, line)
         if isinstance(item, Declaration):
             return self._declare(name, item, line)
-        if isinstance(item, Value):
+        if isinstance(item, Value) and f"{name}_prev" not in self.states:
             return self._alias(name, item, line)
-        if isinstance(item, Expr) and not isinstance(item, Dim):
+        if isinstance(item, Expr | Boolean) and not _is_length(item):
             return self._equation(name, item, line)
         return item
 
@@ -250,6 +267,8 @@ class _Namespace(dict[str, Any]):
                 f"write {name}_prev = State(...), and {name} = ... for its new value",
                 code="declaration.state",
             )
+        if item.role is Role.STATE:
+            self.states.add(name)
         self.declarations[name] = item
         batched = item.role in (Role.INPUT, Role.STATE, Role.STATIC)
         shape = (B, *item.dims) if batched else item.dims
@@ -263,7 +282,7 @@ class _Namespace(dict[str, Any]):
 
     def _equation(self, name: str, item: Expr, line: SourceLine) -> Value:
         self._new_name(name, "value", line)
-        if isinstance(item, Number):
+        if not item.free_symbols:
             raise DeclarationError(
                 f"the equation of {name} folds to the constant {item} (SymPy simplifies x - x and "
                 f"x / x before cellgen sees them), which has no shape; drop it or use keep(...)",
@@ -283,8 +302,20 @@ class _Namespace(dict[str, Any]):
                     code="declaration.foreign",
                 )
 
-    def _selection(self, name: str, item: Any) -> tuple[Value, ...]:
-        chosen = (item,) if isinstance(item, Value) else tuple(item)
+    def _selection(self, name: str, item: Any, line: SourceLine) -> tuple[Value, ...]:
+        if name in self.selected:
+            raise DeclarationError(
+                f"{name} is assigned twice in one class body; list every value in one place. "
+                f"First assigned at\n  {self.selected[name]}\nand again at",
+                code="declaration.twice",
+            )
+        self.selected[name] = line
+        chosen = tuple(item) if isinstance(item, tuple | list) else (item,)
+        if not chosen and name == "outputs":
+            raise DeclarationError(
+                "outputs is empty; list the values that a step returns, or leave it out",
+                code="declaration.outputs",
+            )
         for value in chosen:
             if not isinstance(value, Value):
                 raise DeclarationError(
@@ -292,15 +323,13 @@ class _Namespace(dict[str, Any]):
                     f"give the expression a name first",
                     code=f"declaration.{name}",
                 )
+            self._check_owners(value)
         return chosen
 
 
-def _caller_line() -> SourceLine:
-    """The innermost frame outside this module: the line of the class body."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
-        frame = frame.f_back
-    return SourceLine(frame.f_code.co_filename, frame.f_lineno)
+def _is_length(item: Expr) -> bool:
+    """``wide = 2 * H`` in a class body is a length, a Python value like a number."""
+    return bool(item.free_symbols) and all(isinstance(s, Dim) for s in item.free_symbols)
 
 
 def _is_cell(cls: type) -> bool:
@@ -340,6 +369,13 @@ class CellMeta(type):
             return cls
         cls.definition_owner = namespace.owner
         parents = [base.definition for base in bases if _is_cell(base)]
+        if len(parents) > 1:
+            listed = " and ".join(parent.class_name for parent in parents)
+            raise DeclarationError(
+                f"{class_name}: a cell varies one parent, found {listed}; subclass one of them and "
+                f"state the other's equations",
+                code="declaration.parents",
+            )
         draft = _Draft.merge(parents, namespace, renamed)
         cls.definition = draft.finish(class_name, name or snake_case(class_name), partial)
         for value in (*cls.definition.declared, *(e.target for e in cls.definition.equations)):
@@ -368,6 +404,7 @@ class _Draft:
     own: set[str]
     outputs: tuple[Value, ...] | None
     gradients: tuple[Value, ...] | None
+    selected: Mapping[str, SourceLine] = field(default_factory=dict)
 
     @staticmethod
     def merge(
@@ -392,22 +429,26 @@ class _Draft:
             self.equations[str(equation.target.name)] = equation.expression
         self.lines.update(parent.lines)
         self.aliases.update(parent.aliases)
-        self.outputs, self.gradients = parent.outputs, parent.gradients
+        self.outputs = parent.outputs if parent.states_outputs else None
+        self.gradients = parent.gradients
 
     def _rename(self, old: str, new: str) -> None:
         check_name(new, "value")
-        if old not in self.equations:
+        if old not in self.equations or new in self.lines:
+            fault = f"it has {new!r} already; choose another name"
+            if old not in self.equations:
+                fault = f"it has no equation for {old!r}; it has {', '.join(self.equations)}"
             raise DeclarationError(
-                f"replaced({old!r}, {new!r}): the cell has no equation for {old!r}",
-                code="declaration.replaced",
+                f"replaced({old!r}, {new!r}): {fault}", code="declaration.replaced"
             )
         self.equations = {new if k == old else k: e for k, e in self.equations.items()}
         self.lines[new] = self.lines[old]
 
     def _add(self, namespace: _Namespace) -> None:
-        for name in namespace.lines:
-            self.declarations.pop(name, None)
+        for name in namespace.lines:  # what is stated anew keeps its place
             self.aliases.pop(name, None)
+            if name not in namespace.declarations:
+                self.declarations.pop(name, None)
             if name not in namespace.equations:
                 self.equations.pop(name, None)
         self.declarations.update(namespace.declarations)
@@ -415,6 +456,7 @@ class _Draft:
         self.aliases.update({name: str(value.name) for name, value in namespace.aliases.items()})
         self.lines.update(namespace.lines)
         self.own = set(namespace.lines)
+        self.selected = namespace.selected
         self.outputs = namespace.get("outputs", self.outputs)
         self.gradients = namespace.get("gradients", self.gradients)
 
@@ -428,12 +470,15 @@ class _Draft:
             declared = self._declared()
             equations = self._ordered_equations(declared, partial)
             bound = {str(v.name): v for v in (*declared, *(e.target for e in equations))}
-            if not partial:
-                self._check_states(declared, bound)
-                self._check_splits(equations)
-                declared = self._check_used(declared, equations)
             outputs = self._chosen("outputs", self.outputs, bound, partial)
             gradients = self._chosen("gradients", self.gradients, bound, partial)
+            self._check_dims(bound.values())
+            if not partial:
+                self._check_states(declared, bound, outputs)
+                equations = self._reached(equations, bound, outputs)
+                self._check_splits(equations)
+                self._check_gradients(gradients, declared, equations)
+                declared = self._check_used(declared, equations)
         except DeclarationError as error:
             message = Exception.__str__(error)
             raise DeclarationError(f"{class_name}: {message}", code=error.code) from None
@@ -453,6 +498,8 @@ class _Draft:
             defaults={n: d.default for n, d in self.declarations.items() if d.default is not None},
             lines=dict(self.lines),
             aliases={a: t for a, t in self.aliases.items() if t in bound},
+            states_outputs=self.outputs is not None,
+            is_partial=partial,
         )
 
     def _promote_aliases(self) -> None:
@@ -539,7 +586,25 @@ class _Draft:
             code="declaration.cycle",
         )
 
-    def _check_states(self, declared: tuple[Value, ...], bound: Mapping[str, Value]) -> None:
+    def _check_dims(self, values: Iterable[Value]) -> None:
+        """A value must not have the name of a dimension, in the equations or in C."""
+        values = tuple(values)
+        dims = {str(d) for value in values for axis in value.shape for d in axis.free_symbols}
+        taken = {*dims, *(c_dim(dim) for dim in dims)}
+        for value in values:
+            if value.name in taken:
+                raise DeclarationError(
+                    f"{value.role.value} {value.name} has the name of a dimension; rename it, for "
+                    f"example to '{str(value.name).lower()}_value'\n  {self.lines[str(value.name)]}",
+                    code="declaration.name",
+                )
+
+    def _check_states(
+        self,
+        declared: tuple[Value, ...],
+        bound: Mapping[str, Value],
+        outputs: tuple[Value, ...] | None,
+    ) -> None:
         if not any(value.role is Role.STATE for value in declared):
             raise DeclarationError(
                 "a recurrent cell needs a state: h_prev = State(H)", code="declaration.state"
@@ -560,6 +625,57 @@ class _Draft:
                     f"value {name} is {format_shape(bound[name].shape)}\n  {self.lines[name]}",
                     code="declaration.shape",
                 )
+            if outputs is not None and bound[name] not in outputs:
+                raise DeclarationError(
+                    f"outputs leaves out {name}, the new value of {state.name}, which the next "
+                    f"step needs; add it{self._where('outputs')}",
+                    code="declaration.outputs",
+                )
+
+    def _where(self, what: str) -> str:
+        return f"\n  {self.selected[what]}" if what in self.selected else ""
+
+    def _reached(
+        self,
+        equations: tuple[Equation, ...],
+        bound: Mapping[str, Value],
+        outputs: tuple[Value, ...] | None,
+    ) -> tuple[Equation, ...]:
+        """Keep what the new states and the outputs need. A parent's equation that a variant no
+        longer needs goes; one that this body states must be of use."""
+        needed = {value for value in bound.values() if f"{value.name}_prev" in self.declarations}
+        needed.update(outputs or ())
+        kept = []
+        for equation in reversed(equations):
+            target = equation.target
+            if target in needed:
+                kept.append(equation)
+                needed.update(equation.expression.atoms(Value))
+            elif target.name in self.own:
+                is_part = getattr(equation.expression, "op", "") == "part"
+                raise DeclarationError(
+                    f"{target.name} is {'a part of a split that is' if is_part else 'computed and'} "
+                    f"never used; use it, list it in outputs, or "
+                    f"{'split off less' if is_part else 'drop it'}\n  {equation.line}",
+                    code="declaration.split" if is_part else "declaration.unused",
+                )
+        return tuple(reversed(kept))
+
+    def _check_gradients(
+        self,
+        gradients: tuple[Value, ...] | None,
+        declared: tuple[Value, ...],
+        equations: tuple[Equation, ...],
+    ) -> None:
+        used = {v for e in equations for v in e.expression.atoms(Value)}
+        reached = used | {equation.target for equation in equations}
+        for value in gradients or ():
+            if value not in reached and value.role is not Role.STATE:
+                raise DeclarationError(
+                    f"gradients lists {value.name}, which no output depends on; leave it out"
+                    f"{self._where('gradients')}",
+                    code="declaration.gradients",
+                )
 
     def _check_splits(self, equations: tuple[Equation, ...]) -> None:
         """Every part of a split must be used; an unused one is a typo or wasted work."""
@@ -575,8 +691,9 @@ class _Draft:
             if covered != total:
                 equation = next(iter(found.values()))
                 raise DeclarationError(
-                    f"a split of {text(source)} has unused parts: {covered} of {total} units are "
-                    f"used; use every part or make the weight smaller\n  {equation.line}",
+                    f"a split of {text(source)} has unused parts: {format_axis(covered)} of "
+                    f"{format_axis(total)} units are used; use every part or split off less\n"
+                    f"  {equation.line}",
                     code="declaration.split",
                 )
 
@@ -587,7 +704,8 @@ class _Draft:
         for value in declared:
             if value not in used and value.role is not Role.STATE and value.name in self.own:
                 raise DeclarationError(
-                    f"{value.role.value} {value.name} is declared and never used\n"
+                    f"{value.role.value} {value.name} is declared and never used; use it or drop "
+                    f"it\n"
                     f"  {self.lines[str(value.name)]}",
                     code="declaration.unused",
                 )
@@ -604,17 +722,22 @@ class _Draft:
             return None
         names = [self._target(value) for value in chosen]
         missing = [name for name in names if name not in bound]
-        if missing and not partial:
+        if partial:
+            return tuple(
+                bound.get(name, value) for name, value in zip(names, chosen, strict=True)
+            )
+        if missing:
             raise DeclarationError(
-                f"{what} lists {', '.join(missing)}, which this cell does not define",
+                f"{what} lists {', '.join(missing)}, which this cell does not define; list names of "
+                f"this cell{self._where(what)}",
                 code=f"declaration.{what}",
             )
-        values = tuple(bound[name] for name in dict.fromkeys(names) if name in bound)
+        values = tuple(bound[name] for name in dict.fromkeys(names))
         wrong = [v for v in values if what == "outputs" and v.role is not Role.LOCAL]
         if wrong:
             raise DeclarationError(
                 f"outputs lists {wrong[0].name}, a declared {wrong[0].role.value}; outputs are "
-                f"values that the equations compute",
+                f"values that the equations compute{self._where('outputs')}",
                 code="declaration.outputs",
             )
         return values
@@ -632,15 +755,20 @@ class Cell(metaclass=CellMeta):
     """
 
     @classmethod
+    @located
     def replaced(cls, old: str, new: str) -> type[Cell]:
         """Return this cell with the equation of ``old`` stored under ``new``.
 
-        Other equations still refer to ``old``, which a subclass then states anew in terms of
-        ``new``: ``class Zoneout(Parent.replaced("h", "h_raw")): h = ... Zoneout.h_raw ...``.
+        Other equations still refer to ``old``, which a subclass then states anew::
+
+            Raw = GRU.replaced("h", "h_raw")
+            class ZoneoutGRU(Raw):
+                keep_old = Static(H)
+                h = where(keep_old > 0, Raw.h_prev, Raw.h_raw)
         """
         options = {"partial": True, "renamed": (old, new)}
-        made = types.new_class(f"{cls.__name__}Without{old.title().replace('_', '')}", (cls,), options)
-        return cast("type[Cell]", made)
+        name = f"{cls.__name__}Without{old.title().replace('_', '')}"
+        return cast("type[Cell]", types.new_class(name, (cls,), options))
 
 
 def definition_of(cell: type[Cell]) -> Definition:
@@ -653,7 +781,14 @@ def definition_of(cell: type[Cell]) -> Definition:
         raise DeclarationError(
             f"expected a subclass of cellgen.Cell, found {cell!r}", code="declaration.cell"
         )
-    return cell.definition
+    definition = cell.definition
+    if definition.is_partial:
+        raise DeclarationError(
+            f"{definition.class_name} is unfinished (made by replaced()): subclass it and state "
+            f"the equation that it lacks",
+            code="declaration.cell",
+        )
+    return definition
 
 
 def renamed(definition: Definition, name: str) -> Definition:

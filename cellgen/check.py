@@ -530,8 +530,8 @@ def _compare(
     names = [str(v.name) for v in program.arguments if str(v.name) not in left_out]
     arrays = {name: np.asarray(known[name], dtype, order="C") for name in names}
     scalars = {str(v.name) for v in program.arguments if v.role is Role.SCALAR}
-    call = {k: float(a) if k in scalars else a for k, a in arrays.items()}
-    results = kernel.functions[program.function](**call)
+    call: dict[str, object] = {k: float(a) if k in scalars else a for k, a in arrays.items()}
+    results = kernel.functions[program.function](out=None, **call)
     exact = interpret(program, arrays, sizes)
     wide = {name: array.astype(np.float64) for name, array in arrays.items()}
     scales = _scales(program, wide, sizes, exact, rng)

@@ -43,6 +43,7 @@ from .abi import (
 from .build import Built, Library, SourceFiles, build, load
 from .cache import digest
 from .errors import ArgumentError, BuildError, CellgenError
+from .threads import thread_count, threads_team
 
 Array: TypeAlias = np.ndarray
 Out: TypeAlias = Mapping[str, Array | None] | tuple[Array | None, ...] | None
@@ -68,7 +69,10 @@ class Kernel:
     ) -> None:
         self.name = interface.name
         self.interface = interface
-        self.functions = {item.name: KernelFunction(self, item) for item in interface.functions}
+        self.functions = {
+            item.name: (TimeFunction if item.team else KernelFunction)(self, item)
+            for item in interface.functions
+        }
         self._sources = sources
         self._include = include
         self._library: Library | None = None
@@ -286,6 +290,92 @@ class KernelFunction:
             self._plans.clear()
         self._plans[(key, *results) if results else key] = plan
         return plan
+
+
+class TimeFunction(KernelFunction):
+    """A function over time: runs on a team of threads, saves for its backward pass on request."""
+
+    def __init__(self, kernel: Kernel, function: Function) -> None:
+        super().__init__(kernel, function)
+        self._fields = tuple(item.name for item in function.results if not item.saved)
+        self._saves = tuple(item.name for item in function.results if item.saved)
+        self._takes = tuple(item.name for item in function.arguments if item.saved)
+        self.result = result_class(function.name, (*self._fields, "saved"))
+        if function.results == () or not self._is_forward:
+            self.result = result_class(function.name, self._fields)
+        self.saved = result_class("saved", self._saves)
+
+    @property
+    def _is_forward(self) -> bool:
+        return self.function.name == "sequence_forward"
+
+    def __call__(
+        self,
+        /,
+        *,
+        out: Out = None,
+        save: bool = False,
+        saved: Results | None = None,
+        threads: int | None = None,
+        **arguments: object,
+    ) -> Results:
+        """Call the C function over all steps. Raises ArgumentError, BuildError, MemoryError."""
+        self._take_saved(arguments, saved)
+        scalars = self._take_scalars(arguments)
+        for name in self._nullable:
+            if name in arguments and arguments[name] is None:
+                del arguments[name]
+        results = {} if out is None else _take_out(self.__qualname__, self._fields, out)
+        checked = _check_call(self.__qualname__, self.function, arguments, results)
+        plan = _make_plan(self._kernel, self.function, checked)
+        library = self._kernel.library()
+        members = [plan.view(plan.pointer, arguments[name]) for name in plan.arrays]
+        for place, value in sorted((*plan.nulls, *scalars)):
+            members.insert(place, value)
+        for name, shape in plan.fresh:
+            if save or name not in self._saves:
+                results[name] = _empty(self.__qualname__, name, shape, plan.dtype)
+        for name in (*self._fields, *self._saves):
+            array = results.get(name)
+            members.append(library.ffi.NULL if array is None else plan.view(plan.pointer, array))
+        memory = _workspace(self.__qualname__, plan.workspace or 0, plan.dims)
+        team = threads_team(library, self._kernel.interface, thread_count(threads))
+        members += (memory.pointer, memory.bytes, team)
+        struct = plan.new(plan.struct, members)
+        if plan.given:
+            _refuse_overlap(self.__qualname__, plan, struct)
+        code = plan.call(*plan.dims, struct)
+        if code:
+            raise _defect(self.__qualname__, plan, code)
+        ordered = [results[name] for name in self._fields]
+        if not self._is_forward:
+            return tuple.__new__(self.result, ordered)
+        kept = tuple.__new__(self.saved, [results[n] for n in self._saves]) if save else None
+        return tuple.__new__(self.result, [*ordered, kept])
+
+    def _take_saved(self, arguments: dict[str, object], saved: Results | None) -> None:
+        """Unfold ``saved`` into the arguments that come from the forward pass."""
+        if saved is None:
+            if self._takes and not any(name in arguments for name in self._takes):
+                raise ArgumentError(
+                    f"{self.__qualname__}: saved is missing, expected what "
+                    f"sequence_forward(..., save=True).saved holds ({', '.join(self._takes)}); "
+                    f"pass saved=..."
+                )
+            return
+        if getattr(saved, "_fields", None) != self._takes:
+            raise ArgumentError(
+                f"{self.__qualname__}: saved is {_type_name(saved)}, expected the arrays "
+                f"{', '.join(self._takes) or '(none)'} of sequence_forward(..., save=True).saved"
+            )
+        arguments.update(zip(self._takes, saved, strict=True))
+
+
+def _empty(where: str, name: str, shape: tuple[int, ...], dtype: np.dtype[np.floating]) -> Array:
+    try:
+        return np.empty(shape, dtype)
+    except MemoryError as error:
+        raise MemoryError(f"{where}: no memory for {name} of shape {shape}, {dtype}") from error
 
 
 _look = attrgetter("__class__", "dtype", "shape", "flags.num")

@@ -26,11 +26,20 @@ _CUDA = """
 blockIdx blockDim threadIdx gridDim warpSize dim3 half bfloat16 cluster half2 float2 float4
 """
 
-_MACROS = "I linux unix i386 vax sun mips arm NULL EOF INFINITY NAN errno assert stdin stdout stderr"
+_MACROS = """
+I linux unix i386 vax sun mips arm errno assert stdin stdout stderr math_errhandling
+fpclassify isnormal issubnormal isgreater isgreaterequal isless islessequal islessgreater isunordered
+offsetof alloca strdupa strndupa sigmask sched_priority sa_handler sa_sigaction
+sigev_notify_function sigev_notify_attributes
+si_addr si_addr_lsb si_arch si_band si_call_addr si_fd si_int si_lower si_overrun si_pid si_pkey
+si_ptr si_status si_stime si_syscall si_timerid si_uid si_upper si_utime si_value
+be16toh be32toh be64toh le16toh le32toh le64toh htobe16 htobe32 htobe64 htole16 htole32 htole64
+"""
 
 _CELLGEN = """
 real row unit step args out save saved consume workspace workspace_bytes threads team lengths mask
-reset definition replaced mro outputs gradients kernel interface nT nB nI nH
+reset zeros needed definition definition_owner replaced mro outputs gradients kernel interface
+nT nB nI nH T B
 """
 
 _RESERVED = {
@@ -42,14 +51,33 @@ _RESERVED = {
     **dict.fromkeys(_CELLGEN.split(), "cellgen"),
 }
 
-_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
+_IDENTIFIER = re.compile(r"[A-Za-z](_?[A-Za-z0-9])*\Z")
+_CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*[A-Z][A-Z0-9_]*\Z|M_[A-Z0-9]")
+"""Two capitals and nothing small: how C writes macros (``W1`` and ``W_z`` are fine)."""
 
 
 def reserved_by(name: str) -> str | None:
     """Return which language or system reserves a name, or None."""
     if name.startswith(("cg_", "cellgen_", "CELLGEN_")):
         return "cellgen"
+    if _CAPITALS.match(name) or name.startswith("pthread_"):
+        return "C for macros and threads"
     return _RESERVED.get(name)
+
+
+def check_identifier(name: str, what: str) -> None:
+    """Accept what is an identifier in every language: C++ keeps ``a__b`` to itself, and names of
+    derived values join with underscores, so none may stand at either end.
+
+    Raises:
+        DeclarationError: naming the rule.
+    """
+    if not _IDENTIFIER.match(name):
+        raise DeclarationError(
+            f"{what} {name!r} is no valid name: use ASCII letters, digits and single underscores "
+            f"between them, starting with a letter",
+            code="declaration.name",
+        )
 
 
 def check_name(name: str, what: str) -> None:
@@ -58,12 +86,7 @@ def check_name(name: str, what: str) -> None:
     Raises:
         DeclarationError: with the reason and a name that would do.
     """
-    if not _IDENTIFIER.match(name) or "__" in name:
-        raise DeclarationError(
-            f"{what} {name!r} is no valid name: use ASCII letters, digits and single underscores, "
-            f"starting with a letter",
-            code="declaration.name",
-        )
+    check_identifier(name, what)
     if name.startswith("d_"):
         raise DeclarationError(
             f"{what} {name!r} starts with d_, which names derived gradients; "
@@ -72,9 +95,9 @@ def check_name(name: str, what: str) -> None:
         )
     owner = reserved_by(name)
     if owner is not None:
+        other = f"{name.lower()}_value" if _CAPITALS.match(name) else f"{name}_value"
         raise DeclarationError(
-            f"{what} {name!r} is reserved by {owner}; rename it, for example to "
-            f"{name + '_value'!r}",
+            f"{what} {name!r} is reserved by {owner}; rename it, for example to {other!r}",
             code="declaration.name",
         )
 

@@ -19,8 +19,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import sympy
 from sympy import Expr, Function, Integer, sympify
+from sympy.logic.boolalg import BooleanAtom
 
 from cellgen.errors import DeclarationError
+from cellgen.lines import located
+from cellgen.names import check_name
 from cellgen.value import Apply, B, Dim, Shape, Value, format_axis, format_shape
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -38,7 +41,8 @@ class PointwiseRow:
     ``k``; writing it through ``y`` lets the backward pass reuse the forward value. ``numpy`` takes
     float or complex arrays. ``stated`` marks a derivative that is declared rather than true
     (straight-through, surrogate, stop_gradient): in complex mode such a function evaluates to
-    f(Re) + i f'(Re) Im. ``c`` is a format string over printed arguments.
+    f(Re) + i f'(Re) Im. ``c`` is a format string over printed arguments: a call such as
+    ``"cg_tanh({0})"``, or any C expression.
     """
 
     name: str
@@ -243,9 +247,7 @@ _POINTWISE_ROWS = (
 
 
 def define_pointwise(row: PointwiseRow) -> type[Pointwise]:
-    """Make the SymPy function of a row; an own activation is this call and nothing else."""
-    if not row.name.isidentifier():
-        raise DeclarationError(f"pointwise function name {row.name!r} is not an identifier")
+    """Make the SymPy function of a row."""
     body: dict[str, object] = {"row": row, "nargs": row.arity}
     if row.name == "where":
         body["_eval_derivative"] = _where_derivative
@@ -261,6 +263,52 @@ def _where_derivative(node: Pointwise, symbol: Value) -> Expr:
 POINTWISE: Mapping[str, type[Pointwise]] = {
     row.name: define_pointwise(row) for row in _POINTWISE_ROWS
 }
+
+
+@located
+def activation(
+    name: str,
+    *,
+    numpy: Callable[..., Array],
+    derivative: Derivative | Sequence[Derivative],
+    c: str,
+    latex: str = "",
+    stated: bool = False,
+    kinks: bool = False,
+) -> type[Pointwise]:
+    """Define a pointwise function of your own, to be used like ``tanh`` in equations::
+
+        softsign = activation(
+            "softsign", numpy=lambda x: x / (1 + np.sqrt(x * x)), c="{0} / (1 + cg_abs({0}))",
+            derivative=lambda y, x: 1 / (1 + abs(x)) ** 2)
+
+    ``numpy`` takes float and complex arrays; ``derivative`` (one function, or one for each
+    argument) takes the result and the arguments and may be written through either; ``c`` may use
+    the ``cg_`` functions of the runtime header. ``stated`` marks a derivative that is declared
+    rather than true, ``kinks`` a function that has them. A function made of known ones needs none
+    of this: ``def mish(x): return x * tanh(softplus(x))``.
+
+    Raises:
+        DeclarationError: a name that is taken or no identifier, or a C expression that does not
+            read every argument.
+    """
+    check_name(name, "activation")
+    if name in POINTWISE:
+        raise DeclarationError(
+            f"activation {name!r} is in the operator table already; choose another name",
+            code="declaration.activation",
+        )
+    derivatives = tuple(derivative) if isinstance(derivative, Sequence) else (derivative,)
+    unread = [f"{{{k}}}" for k in range(len(derivatives)) if f"{{{k}}}" not in c]
+    if unread:
+        raise DeclarationError(
+            f"activation {name!r}: its C expression {c!r} does not read {', '.join(unread)}; write "
+            f"{{0}} for the first argument, {{1}} for the second, ...",
+            code="declaration.activation",
+        )
+    row = PointwiseRow(name, numpy, derivatives, c, stated=stated, kinks=kinks, latex=latex)
+    return define_pointwise(row)
+
 
 exp, expm1, log, log1p = (POINTWISE[name] for name in ("exp", "expm1", "log", "log1p"))
 tanh, sigmoid, sin, cos = (POINTWISE[name] for name in ("tanh", "sigmoid", "sin", "cos"))
@@ -300,6 +348,7 @@ def _fold(function: Callable[[Expr, Expr], Expr], args: Sequence[Expr]) -> Expr:
     return result
 
 
+@located
 def where(condition: Expr, a: Expr, b: Expr) -> Expr:
     """Choose ``a`` where the condition holds (is true, or not zero), else ``b``; NaN in the branch
     not chosen does not show. The condition may be a comparison such as ``x > 0``."""
@@ -309,6 +358,7 @@ def where(condition: Expr, a: Expr, b: Expr) -> Expr:
     return _where(from_sympy(sympify(condition)), a, b)
 
 
+@located
 def clip(x: Expr, low: Expr, high: Expr, *, gradient: str = "exact") -> Expr:
     """Limit ``x`` to [low, high].
 
@@ -335,6 +385,10 @@ def from_sympy(expression: Expr) -> Expr:
     Raises:
         DeclarationError: a function that the table does not have.
     """
+    if isinstance(expression, sympy.NumberSymbol):
+        return sympy.Float(float(expression))
+    if isinstance(expression, BooleanAtom):
+        return Integer(bool(expression))
     if not expression.args or isinstance(expression, Value):
         return expression
     if isinstance(expression, Apply):
@@ -636,11 +690,13 @@ def matmul(a: Expr, b: Expr) -> Apply:
     return Apply("matmul", (a, b))
 
 
+@located
 def transpose(w: Expr) -> Apply:
     """Transpose a weight: (K, N) to (N, K)."""
     return Apply("transpose", (w,))
 
 
+@located
 def concat(*operands: Expr) -> Expr:
     """Join along the last axis: (B, I) and (B, H) give (B, I + H)."""
     if not operands:
@@ -655,11 +711,13 @@ def concat(*operands: Expr) -> Expr:
     return node
 
 
+@located
 def part(a: Expr, axis: int, start: Expr, size: Expr) -> Apply:
     """Take ``size`` entries from ``start`` along one axis."""
     return Apply("part", (a,), (Integer(axis), sympify(start), sympify(size)))
 
 
+@located
 def split(a: Expr, parts: int | Sequence[Expr]) -> tuple[Apply, ...]:
     """Split the last axis into equal parts, or into parts of the given lengths.
 
@@ -691,6 +749,7 @@ def _split_sizes(total: Expr, parts: int | Sequence[Expr]) -> list[Expr]:
     return sizes
 
 
+@located
 def units_sum(a: Expr) -> Apply:
     """Sum over units (the last axis), kept with length 1: (B, H) gives (B, 1)."""
     a = sympify(a)
@@ -700,6 +759,7 @@ def units_sum(a: Expr) -> Apply:
     return Apply("sum_to", (a,), (*shape[:-1], Integer(1)))
 
 
+@located
 def units_mean(a: Expr) -> Expr:
     """Mean over units (the last axis), kept with length 1: (B, H) gives (B, 1)."""
     return units_sum(a) / shape_of(sympify(a))[-1]

@@ -8,6 +8,8 @@ from cellgen.cell import Cell, definition_of
 from cellgen.functions import CellPrograms, derive_functions
 from cellgen.render import Source, render
 from cellgen.schedule import Schedule, schedule_step
+from cellgen.schedule.sequence import SequenceSchedule, schedule_sequence
+from cellgen.schedule.unroll import unroll
 
 
 @lru_cache(maxsize=256)
@@ -21,6 +23,11 @@ def schedule_of(cell: type[Cell]) -> Schedule:
     return schedule_step(programs_of(cell))
 
 
+def sequence_of(cell: type[Cell]) -> SequenceSchedule:
+    """Declare -> unroll -> schedule: the time loop, forward and backward."""
+    return schedule_sequence(unroll(definition_of(cell)))
+
+
 def generate(cell: type[Cell]) -> Source:
     """Run the whole compiler: Cell -> Programs -> Schedule -> Source.
 
@@ -28,4 +35,4 @@ def generate(cell: type[Cell]) -> Source:
         DeclarationError: what is given is no cell.
         DerivationError: a fault of the compiler, found by a verifier.
     """
-    return render(schedule_of(cell), definition_of(cell))
+    return render(schedule_of(cell), sequence_of(cell), definition_of(cell))

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from sympy import Expr
 
 from cellgen.abi import c_dim
-from cellgen.notation import ATOM, PRODUCT, Notation, Text
+from cellgen.notation import ATOM, PRODUCT, SUM, Notation, Text
 from cellgen.ops import PointwiseRow
 from cellgen.value import Dim, format_axis
+
+
+_CALL = re.compile(r"\w+\(\{\d\}(, \{\d\})*\)\Z")
+"""A spelling that is one call of its arguments, so that no piece needs brackets."""
+
+_LOOSEST = SUM - 1
+"""A spelling that is an expression of its own: in brackets wherever it is not alone."""
 
 
 class CNotation(Notation):
@@ -24,7 +32,9 @@ class CNotation(Notation):
     def call(self, row: PointwiseRow, arguments: Sequence[Text]) -> Text:
         if row.c == "{0}":
             return arguments[0]
-        return Text(row.c.format(*(argument.text for argument in arguments)), ATOM)
+        if _CALL.match(row.c):
+            return Text(row.c.format(*(argument.text for argument in arguments)), ATOM)
+        return Text(row.c.format(*(self._bracket(a, ATOM) for a in arguments)), _LOOSEST)
 
     def power(self, base: Text, exponent: int) -> Text:
         """Small powers are products: ``c * c``."""

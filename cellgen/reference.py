@@ -8,6 +8,7 @@ f(Re) + i f'(Re) Im there, so that the statement, not the function, is what is f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,8 +25,17 @@ Sizes: TypeAlias = Mapping[str, int]
 
 def axis_size(axis: Expr, sizes: Sizes) -> int:
     """Evaluate an axis length for given dimensions."""
-    by = {dim: sizes[str(dim)] for dim in axis.free_symbols}
-    return int(axis.subs(by)) if by else int(axis)
+    return _axis_size(axis, tuple((dim, sizes[dim.name]) for dim in _dims_of(axis)))
+
+
+@lru_cache(maxsize=4096)
+def _dims_of(axis: Expr) -> tuple[Dim, ...]:
+    return tuple(sorted(axis.free_symbols, key=str))
+
+
+@lru_cache(maxsize=65536)
+def _axis_size(axis: Expr, by: tuple[tuple[Dim, int], ...]) -> int:
+    return int(axis.subs(by))
 
 
 def shape_sizes(value: Value, sizes: Sizes) -> tuple[int, ...]:

@@ -23,8 +23,10 @@ from cellgen.errors import DerivationError
 from cellgen.paths import templates_folder
 from cellgen.printer import c_axis, c_expression, c_factor
 from cellgen.program import Names
+from cellgen.render_sequence import SequenceContext, render_sequence, sequence_signatures
 from cellgen.schedule import Access, Buffer, Function, Kind, Load, Loop, Product, Schedule, Store
 from cellgen.schedule.plan import Line, View, describe
+from cellgen.schedule.sequence import SequenceSchedule
 from cellgen.value import Role, Value, format_axis, format_shape
 
 
@@ -48,14 +50,16 @@ class Source:
         }
 
 
-def render(schedule: Schedule, definition: Definition) -> Source:
+def render(schedule: Schedule, sequence: SequenceSchedule, definition: Definition) -> Source:
     """Render the C sources and the Python interface of a cell."""
-    interface = make_interface(schedule, definition)
+    over_time = sequence_signatures(sequence)
+    interface = make_interface(schedule, over_time, definition)
     signatures = {function.name: function for function in interface.functions}
-    head = _Head.of(definition, schedule)
+    head = _Head.of(definition, interface.digest)
     functions = [_function(f, signatures[f.name], interface) for f in schedule.functions]
+    sequences = render_sequence(sequence, over_time)
     header = _render("c/cell.h.j2", HeaderContext(head, _structs(interface)))
-    body = _render("c/cell.c.j2", BodyContext(head, functions))
+    body = _render("c/cell.c.j2", BodyContext(head, functions, sequences))
     init = _render("c/init.py.j2", InitContext(head, _literal(interface), _exports(interface)))
     return Source(definition.name, interface, header, body, init)
 
@@ -63,10 +67,12 @@ def render(schedule: Schedule, definition: Definition) -> Source:
 # --- interface -----------------------------------------------------------------------------------
 
 
-def make_interface(schedule: Schedule, definition: Definition) -> Interface:
+def make_interface(
+    schedule: Schedule, over_time: tuple[Signature, ...], definition: Definition
+) -> Interface:
     """Return the plain-data interface of a cell's kernel."""
     functions = tuple(_signature(function, definition) for function in schedule.functions)
-    return Interface(definition.name, schedule.digest, functions)
+    return Interface(definition.name, schedule.digest, (*functions, *over_time))
 
 
 _SUMMARIES = {
@@ -124,6 +130,8 @@ def _literal(interface: Interface) -> str:
             parts.append("optional=True")
         if not item.used:
             parts.append("used=False")
+        if item.saved:
+            parts.append("saved=True")
         return f"Argument({', '.join(parts)}),".replace("'", '"')
 
     def listed(name: str, items: Sequence[Argument]) -> list[str]:
@@ -141,6 +149,7 @@ def _literal(interface: Interface) -> str:
             *listed("results", function.results),
             f"            workspace={function.workspace},",
             f'            text="{function.text}",',
+            *(["            team=True,"] if function.team else []),
             "        ),",
         ]
     return "\n".join(lines)
@@ -165,7 +174,7 @@ class _Head:
     equations: list[str]
 
     @staticmethod
-    def of(definition: Definition, schedule: Schedule) -> _Head:
+    def of(definition: Definition, digest: str) -> _Head:
         doc = " ".join(definition.doc.split()) or f"The cell {definition.class_name}."
         safe = doc.replace("*/", "* /").replace("\\", "/").replace('"""', "'''")
         lines = textwrap.wrap(safe, 96)
@@ -174,7 +183,7 @@ class _Head:
             title=lines[0],
             doc=lines,
             origin=definition.origin,
-            digest=schedule.digest,
+            digest=digest,
             equations=[str(equation) for equation in definition.equations],
         )
 
@@ -245,6 +254,7 @@ class BodyContext:
 
     head: _Head
     functions: list[FunctionContext]
+    sequences: list[SequenceContext]
 
 
 @dataclass(frozen=True)

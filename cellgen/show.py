@@ -203,7 +203,9 @@ def _declared(definition: Definition) -> str:
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
 
 
 def _section_text(section: Section) -> str:
@@ -220,7 +222,9 @@ def _section_text(section: Section) -> str:
 
 
 def _wrapped(signature: str) -> str:
-    return "\n".join(textwrap.wrap(signature, 98, subsequent_indent=" " * 4, break_on_hyphens=False))
+    return "\n".join(
+        textwrap.wrap(signature, 98, subsequent_indent=" " * 4, break_on_hyphens=False)
+    )
 
 
 def _section_latex(section: Section) -> str:

@@ -375,12 +375,14 @@ _PLAIN_PRODUCTS = ("matmul", "matmul_transposed", "outer_sum")
 def materialize(program: Program) -> Program:
     """Copy what has to lie in memory at a place of its own.
 
-    An optional argument that an operator reads (it may be missing), and an operand of a
-    concatenation that already lives elsewhere: an argument, a result, a part, one used twice.
+    An optional argument that an operator reads (it may be missing), a result that is a part of
+    another value, and an operand of a concatenation that already lives elsewhere: an argument, a
+    result, a part, one used twice.
     """
     names = Names(str(value.name) for value in program.values)
     definitions = program.definitions
     placed: set[Value] = set()
+    present: dict[Value, Value] = {}
     statements: list[Statement] = []
 
     def copy_of(value: Value) -> Value:
@@ -392,7 +394,11 @@ def materialize(program: Program) -> Program:
     def in_place(value: Value, op: str) -> Value:
         source = definitions.get(value)
         if op != "concat":
-            return copy_of(value) if value in program.optional else value
+            if value not in program.optional:
+                return value
+            if value not in present:
+                present[value] = copy_of(value)
+            return present[value]
         fixed = source is None or source.op == "part" or value in program.results
         if fixed or value in placed:
             return copy_of(value)
@@ -404,6 +410,12 @@ def materialize(program: Program) -> Program:
         if isinstance(node, Apply):
             operands = [in_place(operand, node.op) for operand in node.operands]
             node = Apply(node.op, operands, node.attributes)
+            if node.op == "part" and statement.target in program.results:
+                like = statement.target
+                name = names.fresh(f"{like.name}_view")
+                view = Value(name, like.shape, like.role, like.owner, like.order)
+                statements.append(Statement(view, node))
+                node = view
         statements.append(Statement(statement.target, node))
     return program.with_statements(statements)
 

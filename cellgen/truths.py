@@ -42,7 +42,7 @@ def elman(a: Arrays) -> dict[str, Array]:
 def elman_relu(a: Arrays) -> dict[str, Array]:
     """h = max(0, x w + h' u + b)."""
     h_bar = a["x"] @ a["w"] + a["h_prev"] @ a["u"] + a["b"]
-    return {"h": h_bar * (h_bar.real > 0)}
+    return {"h": np.where(h_bar.real > 0, h_bar, 0)}
 
 
 def gru(a: Arrays) -> dict[str, Array]:
@@ -87,7 +87,8 @@ def _lstm(
     a: Arrays, p_i: Array | float, p_f: Array | float, p_o: Array | float
 ) -> dict[str, Array]:
     def product(gate: str) -> Array:
-        return a["x"] @ a[f"w_{gate}"] + a["h_prev"] @ a[f"u_{gate}"] + a[f"b_{gate}"]
+        bar: Array = a["x"] @ a[f"w_{gate}"] + a["h_prev"] @ a[f"u_{gate}"] + a[f"b_{gate}"]
+        return bar
 
     i = sigmoid(product("i") + a["c_prev"] * p_i)
     f = sigmoid(product("f") + a["c_prev"] * p_f)
@@ -113,11 +114,11 @@ def lstm_block_cell(a: Arrays, *, peephole: bool, straight_through: bool) -> dic
 
 
 def _clip(x: Array, limit: float, straight_through: bool) -> Array:
-    clipped = np.minimum(np.maximum(x.real, -limit), limit)
-    if not np.iscomplexobj(x):
-        return clipped
-    passes = 1.0 if straight_through else (clipped == x.real)
-    return clipped + 1j * passes * x.imag
+    clipped: Array = np.minimum(np.maximum(x.real, -limit), limit)
+    if np.iscomplexobj(x):
+        passes = straight_through | (clipped == x.real)
+        clipped = clipped + 1j * np.where(passes, x.imag, 0)
+    return clipped
 
 
 def _block(peephole: bool, straight_through: bool) -> Truth:

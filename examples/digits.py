@@ -26,7 +26,7 @@ try:
     import numpy as np
     import typer
     from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from sklearn.datasets import load_digits
@@ -140,23 +140,28 @@ def run_forward(model: Model, x: Array) -> list[Arrays]:
 def run_backward(model: Model, steps: list[Arrays], d_h: Array) -> Arrays:
     """Propagate ``d_h`` (B, H) of the last step back through time; return the weights' gradients.
 
-    Only what one step must hand to the step before it runs in the loop. The weights are the same
-    at every step, so the gradient of each is a sum over steps of sums over rows, and neither sum
-    minds the order: with the steps' rows stacked, one call over T B rows gives all of it, as one
-    long matrix product instead of T short ones.
+    Only what a step must hand to the one before it runs in the loop. The weights are the same at
+    every step, so the gradient of each is a sum over steps of sums over rows; nothing in the loop
+    waits for it, and it is the same sum whichever way its terms are grouped. With the rows of all
+    steps stacked, one call over T B rows therefore gives all of it: a few long matrix products
+    instead of T times as many short ones.
     """
     kernel = model.kernel
     upstream = {f"d_{name}": np.zeros_like(d_h) for name in names_of_states(model)} | {"d_h": d_h}
-    for step in reversed(steps):
-        step |= upstream | kernel.backward(**step, **model.cell, **upstream)._asdict()
-        if "input_gradients" in kernel.functions:  # TensorFlow's LSTM splits these off
-            step |= kernel.input_gradients(**step, **model.cell)._asdict()
-        upstream = {f"d_{name}": step[f"d_{name}_prev"] for name in names_of_states(model)}
+    done = []
+    for forward in reversed(steps):
+        step = forward | upstream
+        step |= kernel.backward(**step, **model.cell)._asdict()
+        d_before = step
+        if "input_gradients" in kernel.functions:  # TensorFlow's LSTM: d_x, d_h_prev on their own
+            d_before = step | kernel.input_gradients(**step, **model.cell)._asdict()
+        upstream = {f"d_{name}": d_before[f"d_{name}_prev"] for name in names_of_states(model)}
+        done.append(step)
 
-    per_weight = [f"d_{name}" for name in model.cell if f"d_{name}" in steps[0]]  # its peepholes
-    summed = {name: np.sum([step[name] for step in steps], axis=0) for name in per_weight}
-    per_row = [name for name in steps[0] if name not in per_weight]
-    rows = {name: np.concatenate([step[name] for step in steps]) for name in per_row}
+    by_step = [f"d_{name}" for name in model.cell if f"d_{name}" in done[0]]  # its peepholes
+    summed = {name: np.sum([step[name] for step in done], axis=0) for name in by_step}
+    by_row = [name for name in done[0] if name not in by_step]
+    rows = {name: np.concatenate([step[name] for step in done]) for name in by_row}
     return summed | kernel.weight_gradients(**rows, **model.cell)._asdict()
 
 
@@ -246,7 +251,10 @@ class Epoch:
 
 
 def train(kernel: cellgen.Kernel, digits: Digits, epochs: int, seed: int) -> Iterator[Epoch]:
-    """Train a new model; yield after each epoch. The learning rate falls linearly to 0."""
+    """Train a new model; yield after each epoch. The learning rate falls linearly to 0.
+
+    The held-out digits are looked at, never used: not for training, nor for choosing an epoch.
+    """
     rng = np.random.default_rng(seed)
     model = new_model(kernel, rng, {"I": digits.x.shape[2], "H": HIDDEN}, CLASSES)
     adam = Adam(model.parameters)
@@ -278,8 +286,8 @@ class Result:
 
     def __str__(self) -> str:
         return (
-            f"{self.cell}: {self.accuracy:.2%} of the held-out digits read correctly after "
-            f"{self.epochs} epochs, {self.seconds:.1f} s (seed {self.seed})"
+            f"{self.cell}: {self.accuracy:.2%} of the held-out digits read correctly "
+            f"(epochs {self.epochs}, seed {self.seed}, {self.seconds:.1f} s)"
         )
 
 
@@ -318,6 +326,7 @@ def save_plot(history: list[Epoch], cell: str, file: Path) -> None:
     accuracy.axhline(REQUIRED_ACCURACY, color="grey", linestyle=":", label="required")
     accuracy.yaxis.set_major_formatter(PercentFormatter(1))
     for axes in (loss, accuracy):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
         axes.legend()
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -339,7 +348,7 @@ def main(
         with console.status(f"compiling {cell}, unless the cache has it"):
             kernel = cellgen.load(cell)
     except cellgen.BuildError as error:
-        console.print(str(error), markup=False)
+        console.print(str(error), markup=False, soft_wrap=True)
         raise typer.Exit(2) from None
 
     digits = read_digits(seed)
@@ -348,9 +357,13 @@ def main(
     seconds = round(time.perf_counter() - started, 2)
 
     result = Result(history[-1].held_out.accuracy, seconds, epochs, seed, cell)
-    save_plot(history, cell, plot)
-    console.print(f"loss and accuracy: {plot}", markup=False, soft_wrap=True)
     print(json.dumps(asdict(result)) if as_json else result)
+    try:
+        save_plot(history, cell, plot)
+    except OSError as error:
+        console.print(f"{plot} cannot be written: {error.strerror}", markup=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+    console.print(f"loss and accuracy: {plot}", markup=False, soft_wrap=True)
     raise typer.Exit(0 if result.accuracy >= REQUIRED_ACCURACY else 1)
 
 

@@ -93,7 +93,11 @@ class _Planner:
     def _phases(self) -> dict[Value, int]:
         phase = dict.fromkeys(self.program.arguments, 0)
         for statement in self.program.statements:
-            before = max((phase[operand] for operand in statement.operands), default=0)
+            phases = [phase[operand] for operand in statement.operands]
+            if statement.op.endswith("_onto"):  # a seed grows in place, in the same phase
+                phase[statement.target] = max(phases[0], phases[1] + 1, phases[2] + 1)
+                continue
+            before = max(phases, default=0)
             is_barrier = statement.op == "sum_to" or self._is_product(statement)
             phase[statement.target] = before + (1 if is_barrier else 0)
         return phase

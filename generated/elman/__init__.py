@@ -72,6 +72,48 @@ interface = Interface(
             workspace=False,
             text="Compute the gradients of all parameters that backward does not return.",
         ),
+        Function(
+            name="sequence_forward",
+            dims=("T", "B", "I", "H",),
+            arguments=(
+                Argument("x", ("T", "B", "I"), "input"),
+                Argument("h_prev", ("B", "H"), "state"),
+                Argument("w", ("I", "H"), "weight"),
+                Argument("u", ("H", "H"), "weight"),
+                Argument("b", ("H",), "bias"),
+            ),
+            results=(
+                Argument("h", ("T", "B", "H"), "output"),
+                Argument("h_last", ("B", "H"), "final state"),
+            ),
+            workspace=True,
+            text="Compute all steps of a sequence.",
+            team=True,
+        ),
+        Function(
+            name="sequence_backward",
+            dims=("T", "B", "I", "H",),
+            arguments=(
+                Argument("x", ("T", "B", "I"), "input"),
+                Argument("h_prev", ("B", "H"), "state"),
+                Argument("w", ("I", "H"), "weight"),
+                Argument("u", ("H", "H"), "weight"),
+                Argument("b", ("H",), "bias", used=False),
+                Argument("h", ("T", "B", "H"), "output"),
+                Argument("d_h", ("T", "B", "H"), "upstream gradient of h", optional=True),
+                Argument("d_h_last", ("B", "H"), "upstream gradient of the final state", optional=True),
+            ),
+            results=(
+                Argument("d_x", ("T", "B", "I"), "gradient of x"),
+                Argument("d_h_prev", ("B", "H"), "gradient of h_prev"),
+                Argument("d_w", ("I", "H"), "gradient of w"),
+                Argument("d_u", ("H", "H"), "gradient of u"),
+                Argument("d_b", ("H",), "gradient of b"),
+            ),
+            workspace=True,
+            text="Compute every gradient of a sequence; upstream gradients left out are 0.",
+            team=True,
+        ),
     ),
 )
 kernel = Kernel(interface, Path(__file__).parent)
@@ -80,3 +122,5 @@ kernel.build()
 forward = kernel.forward
 backward = kernel.backward
 weight_gradients = kernel.weight_gradients
+sequence_forward = kernel.sequence_forward
+sequence_backward = kernel.sequence_backward

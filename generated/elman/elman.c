@@ -16,10 +16,21 @@
 #include "elman.c"
 #undef CELLGEN_PRECISION
 
+void *elman_team_create(int threads)
+{
+    return cellgen_team_create(threads);
+}
+
+void elman_team_destroy(void *team)
+{
+    cellgen_team_destroy((cellgen_team *)team);
+}
+
 #else
 
 #include "cellgen_real.h"
 #include "cellgen_gemm.h"
+#include "cellgen_sequence.h"
 
 /* ---- elman_forward: Compute one step. */
 
@@ -161,5 +172,448 @@ int CELLGEN_NAME(elman_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     return CELLGEN_OK;
 }
+
+/* ---- elman_sequence_forward: Compute all steps of a sequence. */
+
+typedef struct {
+    int64_t nT;
+    int64_t nB;
+    int64_t nI;
+    int64_t nH;
+    int64_t chunk_rows;
+    const CELLGEN_NAME(elman_sequence_forward_args) *args;
+    cellgen_team *team;
+    real *forward_1_panel_1; /* packed weights */
+    real *forward_1_panel_2; /* packed weights */
+    real *zeros;
+} CELLGEN_NAME(elman_sequence_forward_memory);
+
+static void CELLGEN_NAME(elman_sequence_forward_forward_1)(
+    const CELLGEN_NAME(elman_sequence_forward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *x_rows = m->args->x + step * nB * nI;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *b_rows = m->args->b;
+    real *h_rows = m->args->h + step * nB * nH;
+
+    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    /* x @ [w]; h_prev @ [u] */
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+        const int64_t first = block * width;
+        const int64_t units = nH - first < width ? nH - first : width;
+        for (int64_t top = row_begin; top < row_end; top += high) {
+            const int64_t rows = row_end - top < high ? row_end - top : high;
+            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            cg_tile(rows, 1 * vectors, nI, x_rows + top * (nI), nI,
+                    m->forward_1_panel_1 + block * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile(rows, 1 * vectors, nH, h_prev_rows + top * (nH), nH,
+                    m->forward_1_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            /* h_bar = b + x_w_h_prev
+             * h = tanh(h_bar) */
+            for (int64_t row = top; row < top + rows; ++row) {
+                const real *b_row = b_rows + first;
+                const real *x_w_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                real *h_row = h_rows + row * nH + first;
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < units; ++unit) {
+                    const real b = b_row[unit];
+                    const real x_w_h_prev = x_w_h_prev_row[unit];
+                    const real h_bar = b + x_w_h_prev;
+                    h_row[unit] = cg_tanh(h_bar);
+                }
+            }
+        }
+    }
+}
+
+static void CELLGEN_NAME(elman_sequence_forward_task)(int thread, int threads, void *context)
+{
+    const CELLGEN_NAME(elman_sequence_forward_memory) *m = (const CELLGEN_NAME(elman_sequence_forward_memory) *)context;
+    const CELLGEN_NAME(elman_sequence_forward_args) *args = m->args;
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    if (0 % threads == thread)
+        cg_pack_slot(nI, m->args->w, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->forward_1_panel_1);
+    if (1 % threads == thread)
+        cg_pack_slot(nH, m->args->u, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->forward_1_panel_2);
+    cellgen_team_barrier(m->team, thread);
+
+    /* With fewer than three rows for each thread they share the units of a row instead. */
+    const int by_units = threads > 1 && nB < 3 * threads;
+    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
+    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
+    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
+    for (int64_t step = 0; step < nT; ++step) {
+        CELLGEN_NAME(elman_sequence_forward_forward_1)(m, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(m->team, thread);
+
+    }
+    for (int64_t row = row_begin; row < row_end && share == 0; ++row) {
+        {
+            const real *from = nT > 0 ? args->h + (nT - 1) * nB * (nH) : args->h_prev;
+            memcpy(args->h_last + row * (nH), from + row * (nH), (size_t)(nH) * sizeof(real));
+        }
+    }
+}
+
+int64_t CELLGEN_NAME(elman_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows;
+    return 64
+         + CELLGEN_BYTES(cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+}
+
+int CELLGEN_NAME(elman_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(elman_sequence_forward_args) *args)
+{
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->x) return CELLGEN_NULL_POINTER;
+    if (!args->h_prev) return CELLGEN_NULL_POINTER;
+    if (!args->w) return CELLGEN_NULL_POINTER;
+    if (!args->u) return CELLGEN_NULL_POINTER;
+    if (!args->b) return CELLGEN_NULL_POINTER;
+    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->h_last) return CELLGEN_NULL_POINTER;
+    const int64_t needed = CELLGEN_NAME(elman_sequence_forward_workspace_size)(nT, nB, nI, nH);
+    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
+
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    CELLGEN_NAME(elman_sequence_forward_memory) memory;
+    char *workspace = (char *)args->workspace;
+    memory.nT = nT;
+    memory.nB = nB;
+    memory.nI = nI;
+    memory.nH = nH;
+    memory.chunk_rows = chunk_rows;
+    memory.args = args;
+    memory.team = (cellgen_team *)args->team;
+    memory.forward_1_panel_1 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.forward_1_panel_2 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.zeros = (real *)(void *)workspace;
+    cellgen_team_run(memory.team, CELLGEN_NAME(elman_sequence_forward_task), &memory);
+    return CELLGEN_OK;
+}
+
+/* ---- elman_sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
+
+typedef struct {
+    int64_t nT;
+    int64_t nB;
+    int64_t nI;
+    int64_t nH;
+    int64_t chunk_rows;
+    const CELLGEN_NAME(elman_sequence_backward_args) *args;
+    cellgen_team *team;
+    real *d_h_bar_time; /* kept at every step */
+    real *reverse_2_panel_1; /* packed weights */
+    real *deferred_4_panel_1; /* packed weights */
+    real *d_h_prev_pair; /* gradient between two steps */
+    real *zeros;
+} CELLGEN_NAME(elman_sequence_backward_memory);
+
+static void CELLGEN_NAME(elman_sequence_backward_reverse_1)(
+    const CELLGEN_NAME(elman_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_h_rows = m->args->d_h ? m->args->d_h + step * nB * nH : m->zeros;
+    const int64_t d_h_stride = m->args->d_h ? nH : 0;
+    const real *d_h_next_rows = step < nT - 1 ? m->d_h_prev_pair + (step + 1) % 2 * nB * nH
+        : m->args->d_h_last ? m->args->d_h_last : m->zeros;
+    const int64_t d_h_next_stride = step < nT - 1 || m->args->d_h_last ? nH : 0;
+    const real *h_rows = m->args->h + step * nB * nH;
+    real *d_h_bar_rows = m->d_h_bar_time + step * nB * nH;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_h_in = d_h + d_h_next
+     * d_h_bar = d_h_in * (1 - h**2) */
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const real *d_h_row = d_h_rows + row * d_h_stride + first;
+        const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
+        const real *h_row = h_rows + row * nH + first;
+        real *d_h_bar_row = d_h_bar_rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_h = d_h_row[unit];
+            const real d_h_next = d_h_next_row[unit];
+            const real h = h_row[unit];
+            const real d_h_in = d_h + d_h_next;
+            d_h_bar_row[unit] = d_h_in * (1 - h * h);
+        }
+    }
+}
+
+static void CELLGEN_NAME(elman_sequence_backward_reverse_2)(
+    const CELLGEN_NAME(elman_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_h_bar_rows = m->d_h_bar_time + step * nB * nH;
+    real *d_h_prev_rows = step == 0 ? m->args->d_h_prev : m->d_h_prev_pair + step % 2 * nB * nH;
+
+    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    /* d_h_bar @ [u.T] */
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+        const int64_t first = block * width;
+        const int64_t units = nH - first < width ? nH - first : width;
+        for (int64_t top = row_begin; top < row_end; top += high) {
+            const int64_t rows = row_end - top < high ? row_end - top : high;
+            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            cg_tile(rows, 1 * vectors, nH, d_h_bar_rows + top * (nH), nH,
+                    m->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            /* d_h_prev = slot 0 */
+            for (int64_t row = top; row < top + rows; ++row) {
+                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < units; ++unit) {
+                    d_h_prev_row_0[unit] = tile_0[unit];
+                }
+            }
+        }
+    }
+}
+
+static void CELLGEN_NAME(elman_sequence_backward_deferred_1)(
+    const CELLGEN_NAME(elman_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_h_bar_rows = m->d_h_bar_time + step * nB * nH;
+    real *d_b_rows = m->args->d_b;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_b = sum(d_h_bar -> (H,)) */
+    real *d_b_row = d_b_rows + first;
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const real *d_h_bar_row = d_h_bar_rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_h_bar = d_h_bar_row[unit];
+            d_b_row[unit] += d_h_bar;
+        }
+    }
+}
+
+static void CELLGEN_NAME(elman_sequence_backward_deferred_2)(
+    const CELLGEN_NAME(elman_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *d_h_bar_rows = m->d_h_bar_time + step * nB * nH;
+    real *d_u_rows = m->args->d_u;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_u += h_prev.T @ d_h_bar */
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, nH, d_h_bar_rows, nH, d_u_rows + first * nH, nH, 1);
+}
+
+static void CELLGEN_NAME(elman_sequence_backward_deferred_3)(
+    const CELLGEN_NAME(elman_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *x_rows = m->args->x + step * nB * nI;
+    const real *d_h_bar_rows = m->d_h_bar_time + step * nB * nH;
+    real *d_w_rows = m->args->d_w;
+
+    const int64_t first = cellgen_share(nI, part, parts);
+    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    /* d_w += x.T @ d_h_bar */
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, nI, d_h_bar_rows, nH, d_w_rows + first * nH, nH, 1);
+}
+
+static void CELLGEN_NAME(elman_sequence_backward_deferred_4)(
+    const CELLGEN_NAME(elman_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_h_bar_rows = m->d_h_bar_time + step * nB * nH;
+    real *d_x_rows = m->args->d_x + step * nB * nI;
+
+    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    /* d_h_bar @ [w.T] */
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+        const int64_t first = block * width;
+        const int64_t units = nI - first < width ? nI - first : width;
+        for (int64_t top = row_begin; top < row_end; top += high) {
+            const int64_t rows = row_end - top < high ? row_end - top : high;
+            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            cg_tile(rows, 1 * vectors, nH, d_h_bar_rows + top * (nH), nH,
+                    m->deferred_4_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            /* d_x = slot 0 */
+            for (int64_t row = top; row < top + rows; ++row) {
+                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                real *d_x_row_0 = d_x_rows + row * nI + first;
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < units; ++unit) {
+                    d_x_row_0[unit] = tile_0[unit];
+                }
+            }
+        }
+    }
+}
+
+static void CELLGEN_NAME(elman_sequence_backward_task)(int thread, int threads, void *context)
+{
+    const CELLGEN_NAME(elman_sequence_backward_memory) *m = (const CELLGEN_NAME(elman_sequence_backward_memory) *)context;
+    const CELLGEN_NAME(elman_sequence_backward_args) *args = m->args;
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    if (0 % threads == thread)
+        cg_pack_slot(nH, m->args->u, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_1);
+    if (0 % threads == thread)
+        cg_pack_slot(nH, m->args->w, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_4_panel_1);
+    if (0 % threads == thread)
+        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w[unit] = 0;
+    if (1 % threads == thread)
+        for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u[unit] = 0;
+    if (2 % threads == thread)
+        for (int64_t unit = 0; unit < nH; ++unit) args->d_b[unit] = 0;
+    cellgen_team_barrier(m->team, thread);
+
+    /* With fewer than three rows for each thread they share the units of a row instead. */
+    const int by_units = threads > 1 && nB < 3 * threads;
+    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
+    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
+    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        CELLGEN_NAME(elman_sequence_backward_reverse_1)(m, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(elman_sequence_backward_reverse_2)(m, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(m->team, thread);
+
+    }
+    if (nT == 0 && thread == 0) {
+        for (int64_t unit = 0; unit < nB * (nH); ++unit)
+            args->d_h_prev[unit] = args->d_h_last ? args->d_h_last[unit] : 0;
+    }
+    cellgen_team_barrier(m->team, thread);
+
+    /* What no state waits for: once over the rows of many steps at a time. */
+    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
+        const int64_t fitting = nB > 0 ? m->chunk_rows / nB : 1;
+        steps = nT - step < fitting ? nT - step : fitting;
+        if (step == 0) steps = 1; /* the initial state stands in an array of its own */
+        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+        CELLGEN_NAME(elman_sequence_backward_deferred_1)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(elman_sequence_backward_deferred_2)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(elman_sequence_backward_deferred_3)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(elman_sequence_backward_deferred_4)(m, step, begin, end, 0, 1);
+        cellgen_team_barrier(m->team, thread);
+        (void)begin, (void)end;
+    }
+}
+
+int64_t CELLGEN_NAME(elman_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows;
+    return 64
+         + CELLGEN_BYTES(nT * nB * nH)
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(2 * nB * nH)
+         + CELLGEN_BYTES(nH);
+}
+
+int CELLGEN_NAME(elman_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(elman_sequence_backward_args) *args)
+{
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->x) return CELLGEN_NULL_POINTER;
+    if (!args->h_prev) return CELLGEN_NULL_POINTER;
+    if (!args->w) return CELLGEN_NULL_POINTER;
+    if (!args->u) return CELLGEN_NULL_POINTER;
+    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->d_x) return CELLGEN_NULL_POINTER;
+    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
+    if (!args->d_w) return CELLGEN_NULL_POINTER;
+    if (!args->d_u) return CELLGEN_NULL_POINTER;
+    if (!args->d_b) return CELLGEN_NULL_POINTER;
+    const int64_t needed = CELLGEN_NAME(elman_sequence_backward_workspace_size)(nT, nB, nI, nH);
+    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
+
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    CELLGEN_NAME(elman_sequence_backward_memory) memory;
+    char *workspace = (char *)args->workspace;
+    memory.nT = nT;
+    memory.nB = nB;
+    memory.nI = nI;
+    memory.nH = nH;
+    memory.chunk_rows = chunk_rows;
+    memory.args = args;
+    memory.team = (cellgen_team *)args->team;
+    memory.d_h_bar_time = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nT * nB * nH);
+    memory.reverse_2_panel_1 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.deferred_4_panel_1 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    memory.d_h_prev_pair = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(2 * nB * nH);
+    memory.zeros = (real *)(void *)workspace;
+    for (int64_t unit = 0; unit < nH; ++unit) memory.zeros[unit] = 0;
+    cellgen_team_run(memory.team, CELLGEN_NAME(elman_sequence_backward_task), &memory);
+    return CELLGEN_OK;
+}
+
 
 #endif

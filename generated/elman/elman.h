@@ -58,6 +58,45 @@ typedef struct {
 int elman_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const elman_weight_gradients_args_f32 *args);
 
 typedef struct {
+    const float *x;              /* (T, B, I) */
+    const float *h_prev;         /* (B, H) */
+    const float *w;              /* (I, H) */
+    const float *u;              /* (H, H) */
+    const float *b;              /* (H) */
+    float *h;                    /* (T, B, H) */
+    float *h_last;               /* (B, H) */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} elman_sequence_forward_args_f32;
+
+/* Compute all steps of a sequence. */
+int elman_sequence_forward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const elman_sequence_forward_args_f32 *args);
+int64_t elman_sequence_forward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+typedef struct {
+    const float *x;              /* (T, B, I) */
+    const float *h_prev;         /* (B, H) */
+    const float *w;              /* (I, H) */
+    const float *u;              /* (H, H) */
+    const float *h;              /* (T, B, H) */
+    const float *d_h;            /* (T, B, H), NULL counts as zero */
+    const float *d_h_last;       /* (B, H), NULL counts as zero */
+    float *d_x;                  /* (T, B, I) */
+    float *d_h_prev;             /* (B, H) */
+    float *d_w;                  /* (I, H) */
+    float *d_u;                  /* (H, H) */
+    float *d_b;                  /* (H) */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} elman_sequence_backward_args_f32;
+
+/* Compute every gradient of a sequence; upstream gradients left out are 0. */
+int elman_sequence_backward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const elman_sequence_backward_args_f32 *args);
+int64_t elman_sequence_backward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+typedef struct {
     const double *x;             /* (B, I) */
     const double *h_prev;        /* (B, H) */
     const double *w;             /* (I, H) */
@@ -99,6 +138,49 @@ typedef struct {
 
 /* Compute the gradients of all parameters that backward does not return. */
 int elman_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const elman_weight_gradients_args_f64 *args);
+
+typedef struct {
+    const double *x;             /* (T, B, I) */
+    const double *h_prev;        /* (B, H) */
+    const double *w;             /* (I, H) */
+    const double *u;             /* (H, H) */
+    const double *b;             /* (H) */
+    double *h;                   /* (T, B, H) */
+    double *h_last;              /* (B, H) */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} elman_sequence_forward_args_f64;
+
+/* Compute all steps of a sequence. */
+int elman_sequence_forward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const elman_sequence_forward_args_f64 *args);
+int64_t elman_sequence_forward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+typedef struct {
+    const double *x;             /* (T, B, I) */
+    const double *h_prev;        /* (B, H) */
+    const double *w;             /* (I, H) */
+    const double *u;             /* (H, H) */
+    const double *h;             /* (T, B, H) */
+    const double *d_h;           /* (T, B, H), NULL counts as zero */
+    const double *d_h_last;      /* (B, H), NULL counts as zero */
+    double *d_x;                 /* (T, B, I) */
+    double *d_h_prev;            /* (B, H) */
+    double *d_w;                 /* (I, H) */
+    double *d_u;                 /* (H, H) */
+    double *d_b;                 /* (H) */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} elman_sequence_backward_args_f64;
+
+/* Compute every gradient of a sequence; upstream gradients left out are 0. */
+int elman_sequence_backward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const elman_sequence_backward_args_f64 *args);
+int64_t elman_sequence_backward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+/* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
+void *elman_team_create(int threads);
+void elman_team_destroy(void *team);
 
 CELLGEN_END_DECLS
 

@@ -22,10 +22,21 @@
 #include "gru.c"
 #undef CELLGEN_PRECISION
 
+void *gru_team_create(int threads)
+{
+    return cellgen_team_create(threads);
+}
+
+void gru_team_destroy(void *team)
+{
+    cellgen_team_destroy((cellgen_team *)team);
+}
+
 #else
 
 #include "cellgen_real.h"
 #include "cellgen_gemm.h"
+#include "cellgen_sequence.h"
 
 /* ---- gru_forward: Compute one step. */
 
@@ -35,7 +46,6 @@ int64_t CELLGEN_NAME(gru_forward_workspace_size)(int64_t nB, int64_t nI, int64_t
     (void)nI;
     (void)nH;
     return CELLGEN_BYTES(nB * nH)
-         + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH);
@@ -69,16 +79,20 @@ int CELLGEN_NAME(gru_forward)(int64_t nB, int64_t nI, int64_t nH,
     workspace += CELLGEN_BYTES(nB * nH);
     real *h_prev_u_n_rows = (real *)(void *)workspace; /* (B, H) */
     workspace += CELLGEN_BYTES(nB * nH);
-    real *s_rows = (real *)(void *)workspace; /* (B, H) */
-    workspace += CELLGEN_BYTES(nB * nH);
     real *x_w_n_rows = (real *)(void *)workspace; /* (B, H) */
     workspace += CELLGEN_BYTES(nB * nH);
 
     /* x_w_z_h_prev = x @ w_z */
     cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_z, nH, x_w_z_h_prev_rows, nH, 0);
 
+    /* x_w_z_h_prev += h_prev @ u_z */
+    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_z, nH, x_w_z_h_prev_rows, nH, 1);
+
     /* x_w_r_h_prev = x @ w_r */
     cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_r, nH, x_w_r_h_prev_rows, nH, 0);
+
+    /* x_w_r_h_prev += h_prev @ u_r */
+    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_r, nH, x_w_r_h_prev_rows, nH, 1);
 
     /* h_prev_u_n = h_prev @ u_n */
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_n, nH, h_prev_u_n_rows, nH, 0);
@@ -86,29 +100,11 @@ int CELLGEN_NAME(gru_forward)(int64_t nB, int64_t nI, int64_t nH,
     /* x_w_n = x @ w_n */
     cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_n, nH, x_w_n_rows, nH, 0);
 
-    /* s = c_n + h_prev_u_n */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *c_n_row = args->c_n;
-        const real *h_prev_u_n_row = h_prev_u_n_rows + row * nH;
-        real *s_row = s_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real c_n = c_n_row[unit];
-            const real h_prev_u_n = h_prev_u_n_row[unit];
-            s_row[unit] = c_n + h_prev_u_n;
-        }
-    }
-
-    /* x_w_z_h_prev += h_prev @ u_z */
-    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_z, nH, x_w_z_h_prev_rows, nH, 1);
-
-    /* x_w_r_h_prev += h_prev @ u_r */
-    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_r, nH, x_w_r_h_prev_rows, nH, 1);
-
     /* z_bar = b_z + x_w_z_h_prev
      * r_bar = b_r + x_w_r_h_prev
      * z = sigmoid(z_bar)
      * r = sigmoid(r_bar)
+     * s = c_n + h_prev_u_n
      * n_bar = b_n + r * s + x_w_n
      * n = tanh(n_bar)
      * h = h_prev * z + (1 - z) * n */
@@ -117,9 +113,10 @@ int CELLGEN_NAME(gru_forward)(int64_t nB, int64_t nI, int64_t nH,
         const real *b_z_row = args->b_z;
         const real *b_r_row = args->b_r;
         const real *b_n_row = args->b_n;
-        const real *s_row = s_rows + row * nH;
+        const real *c_n_row = args->c_n;
         const real *x_w_z_h_prev_row = x_w_z_h_prev_rows + row * nH;
         const real *x_w_r_h_prev_row = x_w_r_h_prev_rows + row * nH;
+        const real *h_prev_u_n_row = h_prev_u_n_rows + row * nH;
         const real *x_w_n_row = x_w_n_rows + row * nH;
         real *h_row = args->h + row * nH;
         CELLGEN_VECTORIZE
@@ -128,14 +125,16 @@ int CELLGEN_NAME(gru_forward)(int64_t nB, int64_t nI, int64_t nH,
             const real b_z = b_z_row[unit];
             const real b_r = b_r_row[unit];
             const real b_n = b_n_row[unit];
-            const real s = s_row[unit];
+            const real c_n = c_n_row[unit];
             const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
             const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
+            const real h_prev_u_n = h_prev_u_n_row[unit];
             const real x_w_n = x_w_n_row[unit];
             const real z_bar = b_z + x_w_z_h_prev;
             const real r_bar = b_r + x_w_r_h_prev;
             const real z = cg_sigmoid(z_bar);
             const real r = cg_sigmoid(r_bar);
+            const real s = c_n + h_prev_u_n;
             const real n_bar = b_n + r * s + x_w_n;
             const real n = cg_tanh(n_bar);
             h_row[unit] = h_prev * z + (1 - z) * n;
@@ -154,7 +153,6 @@ int64_t CELLGEN_NAME(gru_backward_workspace_size)(int64_t nB, int64_t nI, int64_
     (void)nI;
     (void)nH;
     return CELLGEN_BYTES(nB * nH)
-         + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -198,8 +196,6 @@ int CELLGEN_NAME(gru_backward)(int64_t nB, int64_t nI, int64_t nH,
     workspace += CELLGEN_BYTES(nB * nH);
     real *h_prev_u_n_rows = (real *)(void *)workspace; /* (B, H) */
     workspace += CELLGEN_BYTES(nB * nH);
-    real *s_rows = (real *)(void *)workspace; /* (B, H) */
-    workspace += CELLGEN_BYTES(nB * nH);
     real *x_w_n_rows = (real *)(void *)workspace; /* (B, H) */
     workspace += CELLGEN_BYTES(nB * nH);
     real *d_h_prev_1_d_r_bar_d_z_bar_rows = (real *)(void *)workspace; /* (B, H) */
@@ -212,8 +208,14 @@ int CELLGEN_NAME(gru_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* x_w_z_h_prev = x @ w_z */
     cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_z, nH, x_w_z_h_prev_rows, nH, 0);
 
+    /* x_w_z_h_prev += h_prev @ u_z */
+    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_z, nH, x_w_z_h_prev_rows, nH, 1);
+
     /* x_w_r_h_prev = x @ w_r */
     cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_r, nH, x_w_r_h_prev_rows, nH, 0);
+
+    /* x_w_r_h_prev += h_prev @ u_r */
+    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_r, nH, x_w_r_h_prev_rows, nH, 1);
 
     /* h_prev_u_n = h_prev @ u_n */
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_n, nH, h_prev_u_n_rows, nH, 0);
@@ -221,29 +223,11 @@ int CELLGEN_NAME(gru_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* x_w_n = x @ w_n */
     cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_n, nH, x_w_n_rows, nH, 0);
 
-    /* s = c_n + h_prev_u_n */
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *c_n_row = args->c_n;
-        const real *h_prev_u_n_row = h_prev_u_n_rows + row * nH;
-        real *s_row = s_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real c_n = c_n_row[unit];
-            const real h_prev_u_n = h_prev_u_n_row[unit];
-            s_row[unit] = c_n + h_prev_u_n;
-        }
-    }
-
-    /* x_w_z_h_prev += h_prev @ u_z */
-    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_z, nH, x_w_z_h_prev_rows, nH, 1);
-
-    /* x_w_r_h_prev += h_prev @ u_r */
-    cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_r, nH, x_w_r_h_prev_rows, nH, 1);
-
     /* z_bar = b_z + x_w_z_h_prev
      * r_bar = b_r + x_w_r_h_prev
      * z = sigmoid(z_bar)
      * r = sigmoid(r_bar)
+     * s = c_n + h_prev_u_n
      * n_bar = b_n + r * s + x_w_n
      * n = tanh(n_bar)
      * d_n = d_h * (1 - z)
@@ -259,9 +243,10 @@ int CELLGEN_NAME(gru_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real *b_z_row = args->b_z;
         const real *b_r_row = args->b_r;
         const real *b_n_row = args->b_n;
-        const real *s_row = s_rows + row * nH;
+        const real *c_n_row = args->c_n;
         const real *x_w_z_h_prev_row = x_w_z_h_prev_rows + row * nH;
         const real *x_w_r_h_prev_row = x_w_r_h_prev_rows + row * nH;
+        const real *h_prev_u_n_row = h_prev_u_n_rows + row * nH;
         const real *x_w_n_row = x_w_n_rows + row * nH;
         real *z_row = z_rows + row * nH;
         real *d_n_bar_row = args->d_n_bar + row * nH;
@@ -275,15 +260,17 @@ int CELLGEN_NAME(gru_backward)(int64_t nB, int64_t nI, int64_t nH,
             const real b_z = b_z_row[unit];
             const real b_r = b_r_row[unit];
             const real b_n = b_n_row[unit];
-            const real s = s_row[unit];
+            const real c_n = c_n_row[unit];
             const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
             const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
+            const real h_prev_u_n = h_prev_u_n_row[unit];
             const real x_w_n = x_w_n_row[unit];
             const real z_bar = b_z + x_w_z_h_prev;
             const real r_bar = b_r + x_w_r_h_prev;
             const real z = cg_sigmoid(z_bar);
             z_row[unit] = z;
             const real r = cg_sigmoid(r_bar);
+            const real s = c_n + h_prev_u_n;
             const real n_bar = b_n + r * s + x_w_n;
             const real n = cg_tanh(n_bar);
             const real d_n = d_h * (1 - z);
@@ -300,17 +287,17 @@ int CELLGEN_NAME(gru_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* d_h_prev_1_d_r_bar_d_z_bar = d_s @ u_n.T */
     cg_gemm_nt(nB, nH, nH, args->d_s, nH, args->u_n, nH, d_h_prev_1_d_r_bar_d_z_bar_rows, nH, 0);
 
-    /* d_x = d_n_bar @ w_n.T */
-    cg_gemm_nt(nB, nI, nH, args->d_n_bar, nH, args->w_n, nH, args->d_x, nI, 0);
-
     /* d_h_prev_1_d_r_bar_d_z_bar += d_r_bar @ u_r.T */
     cg_gemm_nt(nB, nH, nH, args->d_r_bar, nH, args->u_r, nH, d_h_prev_1_d_r_bar_d_z_bar_rows, nH, 1);
 
-    /* d_x += d_r_bar @ w_r.T */
-    cg_gemm_nt(nB, nI, nH, args->d_r_bar, nH, args->w_r, nH, args->d_x, nI, 1);
-
     /* d_h_prev_1_d_r_bar_d_z_bar += d_z_bar @ u_z.T */
     cg_gemm_nt(nB, nH, nH, args->d_z_bar, nH, args->u_z, nH, d_h_prev_1_d_r_bar_d_z_bar_rows, nH, 1);
+
+    /* d_x = d_n_bar @ w_n.T */
+    cg_gemm_nt(nB, nI, nH, args->d_n_bar, nH, args->w_n, nH, args->d_x, nI, 0);
+
+    /* d_x += d_r_bar @ w_r.T */
+    cg_gemm_nt(nB, nI, nH, args->d_r_bar, nH, args->w_r, nH, args->d_x, nI, 1);
 
     /* d_x += d_z_bar @ w_z.T */
     cg_gemm_nt(nB, nI, nH, args->d_z_bar, nH, args->w_z, nH, args->d_x, nI, 1);
@@ -408,5 +395,758 @@ int CELLGEN_NAME(gru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     return CELLGEN_OK;
 }
+
+/* ---- gru_sequence_forward: Compute all steps of a sequence. */
+
+typedef struct {
+    int64_t nT;
+    int64_t nB;
+    int64_t nI;
+    int64_t nH;
+    int64_t chunk_rows;
+    const CELLGEN_NAME(gru_sequence_forward_args) *args;
+    cellgen_team *team;
+    real *forward_1_panel_1; /* packed weights */
+    real *forward_1_panel_2; /* packed weights */
+    real *forward_z; /* of one step */
+    real *forward_r; /* of one step */
+    real *forward_s; /* of one step */
+    real *forward_n; /* of one step */
+    real *zeros;
+} CELLGEN_NAME(gru_sequence_forward_memory);
+
+static void CELLGEN_NAME(gru_sequence_forward_forward_1)(
+    const CELLGEN_NAME(gru_sequence_forward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *x_rows = m->args->x + step * nB * nI;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *b_z_rows = m->args->b_z;
+    const real *b_r_rows = m->args->b_r;
+    const real *b_n_rows = m->args->b_n;
+    const real *c_n_rows = m->args->c_n;
+    real *z_rows = m->args->z ? m->args->z + step * nB * nH : m->forward_z;
+    real *r_rows = m->args->r ? m->args->r + step * nB * nH : m->forward_r;
+    real *s_rows = m->args->s ? m->args->s + step * nB * nH : m->forward_s;
+    real *n_rows = m->args->n ? m->args->n + step * nB * nH : m->forward_n;
+    real *h_rows = m->args->h + step * nB * nH;
+
+    enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
+    /* x @ [w_n, w_z, w_r]; h_prev @ [u_z, u_r, u_n] */
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+        const int64_t first = block * width;
+        const int64_t units = nH - first < width ? nH - first : width;
+        for (int64_t top = row_begin; top < row_end; top += high) {
+            const int64_t rows = row_end - top < high ? row_end - top : high;
+            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t row = 0; row < rows; ++row)
+                for (int64_t unit = 0; unit < width; ++unit)
+                    tile[(row * slots + 3) * width + unit] = 0;
+            cg_tile(rows, 3 * vectors, nI, x_rows + top * (nI), nI,
+                    m->forward_1_panel_1 + block * (nI) * 3 * width, tile + 0 * width, slots * width, 0);
+            cg_tile(rows, 3 * vectors, nH, h_prev_rows + top * (nH), nH,
+                    m->forward_1_panel_2 + block * (nH) * 3 * width, tile + 1 * width, slots * width, 1);
+            /* z_bar = b_z + x_w_z_h_prev
+             * r_bar = b_r + x_w_r_h_prev
+             * z = sigmoid(z_bar)
+             * r = sigmoid(r_bar)
+             * s = c_n + h_prev_u_n
+             * n_bar = b_n + r * s + x_w_n
+             * n = tanh(n_bar)
+             * h = h_prev * z + (1 - z) * n */
+            for (int64_t row = top; row < top + rows; ++row) {
+                const real *h_prev_row = h_prev_rows + row * nH + first;
+                const real *b_z_row = b_z_rows + first;
+                const real *b_r_row = b_r_rows + first;
+                const real *b_n_row = b_n_rows + first;
+                const real *c_n_row = c_n_rows + first;
+                const real *x_w_z_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                const real *x_w_r_h_prev_row = tile + (row - top) * slots * width + 2 * width;
+                const real *h_prev_u_n_row = tile + (row - top) * slots * width + 3 * width;
+                const real *x_w_n_row = tile + (row - top) * slots * width + 0 * width;
+                real *z_row = z_rows + row * nH + first;
+                real *r_row = r_rows + row * nH + first;
+                real *s_row = s_rows + row * nH + first;
+                real *n_row = n_rows + row * nH + first;
+                real *h_row = h_rows + row * nH + first;
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < units; ++unit) {
+                    const real h_prev = h_prev_row[unit];
+                    const real b_z = b_z_row[unit];
+                    const real b_r = b_r_row[unit];
+                    const real b_n = b_n_row[unit];
+                    const real c_n = c_n_row[unit];
+                    const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
+                    const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
+                    const real h_prev_u_n = h_prev_u_n_row[unit];
+                    const real x_w_n = x_w_n_row[unit];
+                    const real z_bar = b_z + x_w_z_h_prev;
+                    const real r_bar = b_r + x_w_r_h_prev;
+                    const real z = cg_sigmoid(z_bar);
+                    z_row[unit] = z;
+                    const real r = cg_sigmoid(r_bar);
+                    r_row[unit] = r;
+                    const real s = c_n + h_prev_u_n;
+                    s_row[unit] = s;
+                    const real n_bar = b_n + r * s + x_w_n;
+                    const real n = cg_tanh(n_bar);
+                    n_row[unit] = n;
+                    h_row[unit] = h_prev * z + (1 - z) * n;
+                }
+            }
+        }
+    }
+}
+
+static void CELLGEN_NAME(gru_sequence_forward_task)(int thread, int threads, void *context)
+{
+    const CELLGEN_NAME(gru_sequence_forward_memory) *m = (const CELLGEN_NAME(gru_sequence_forward_memory) *)context;
+    const CELLGEN_NAME(gru_sequence_forward_args) *args = m->args;
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    if (0 % threads == thread)
+        cg_pack_slot(nI, m->args->w_n, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 0, m->forward_1_panel_1);
+    if (1 % threads == thread)
+        cg_pack_slot(nI, m->args->w_z, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 1, m->forward_1_panel_1);
+    if (2 % threads == thread)
+        cg_pack_slot(nI, m->args->w_r, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 2, m->forward_1_panel_1);
+    if (3 % threads == thread)
+        cg_pack_slot(nH, m->args->u_z, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 0, m->forward_1_panel_2);
+    if (4 % threads == thread)
+        cg_pack_slot(nH, m->args->u_r, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 1, m->forward_1_panel_2);
+    if (5 % threads == thread)
+        cg_pack_slot(nH, m->args->u_n, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 2, m->forward_1_panel_2);
+    cellgen_team_barrier(m->team, thread);
+
+    /* With fewer than three rows for each thread they share the units of a row instead. */
+    const int by_units = threads > 1 && nB < 3 * threads;
+    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
+    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
+    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
+    for (int64_t step = 0; step < nT; ++step) {
+        CELLGEN_NAME(gru_sequence_forward_forward_1)(m, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(m->team, thread);
+
+    }
+    for (int64_t row = row_begin; row < row_end && share == 0; ++row) {
+        {
+            const real *from = nT > 0 ? args->h + (nT - 1) * nB * (nH) : args->h_prev;
+            memcpy(args->h_last + row * (nH), from + row * (nH), (size_t)(nH) * sizeof(real));
+        }
+    }
+}
+
+int64_t CELLGEN_NAME(gru_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows;
+    return 64
+         + CELLGEN_BYTES(cg_panels_size(nI, 3, nH, CELLGEN_SLOT_VECTORS(3)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 3, nH, CELLGEN_SLOT_VECTORS(3)))
+         + CELLGEN_BYTES(nB * nH)
+         + CELLGEN_BYTES(nB * nH)
+         + CELLGEN_BYTES(nB * nH)
+         + CELLGEN_BYTES(nB * nH);
+}
+
+int CELLGEN_NAME(gru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(gru_sequence_forward_args) *args)
+{
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->x) return CELLGEN_NULL_POINTER;
+    if (!args->h_prev) return CELLGEN_NULL_POINTER;
+    if (!args->w_z) return CELLGEN_NULL_POINTER;
+    if (!args->u_z) return CELLGEN_NULL_POINTER;
+    if (!args->b_z) return CELLGEN_NULL_POINTER;
+    if (!args->w_r) return CELLGEN_NULL_POINTER;
+    if (!args->u_r) return CELLGEN_NULL_POINTER;
+    if (!args->b_r) return CELLGEN_NULL_POINTER;
+    if (!args->w_n) return CELLGEN_NULL_POINTER;
+    if (!args->u_n) return CELLGEN_NULL_POINTER;
+    if (!args->b_n) return CELLGEN_NULL_POINTER;
+    if (!args->c_n) return CELLGEN_NULL_POINTER;
+    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->h_last) return CELLGEN_NULL_POINTER;
+    const int64_t needed = CELLGEN_NAME(gru_sequence_forward_workspace_size)(nT, nB, nI, nH);
+    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
+
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    CELLGEN_NAME(gru_sequence_forward_memory) memory;
+    char *workspace = (char *)args->workspace;
+    memory.nT = nT;
+    memory.nB = nB;
+    memory.nI = nI;
+    memory.nH = nH;
+    memory.chunk_rows = chunk_rows;
+    memory.args = args;
+    memory.team = (cellgen_team *)args->team;
+    memory.forward_1_panel_1 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nI, 3, nH, CELLGEN_SLOT_VECTORS(3)));
+    memory.forward_1_panel_2 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 3, nH, CELLGEN_SLOT_VECTORS(3)));
+    memory.forward_z = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nB * nH);
+    memory.forward_r = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nB * nH);
+    memory.forward_s = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nB * nH);
+    memory.forward_n = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nB * nH);
+    memory.zeros = (real *)(void *)workspace;
+    cellgen_team_run(memory.team, CELLGEN_NAME(gru_sequence_forward_task), &memory);
+    return CELLGEN_OK;
+}
+
+/* ---- gru_sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
+
+typedef struct {
+    int64_t nT;
+    int64_t nB;
+    int64_t nI;
+    int64_t nH;
+    int64_t chunk_rows;
+    const CELLGEN_NAME(gru_sequence_backward_args) *args;
+    cellgen_team *team;
+    real *reverse_d_h_in; /* of one step */
+    real *d_n_bar_time; /* kept at every step */
+    real *d_s_time; /* kept at every step */
+    real *d_r_bar_time; /* kept at every step */
+    real *d_z_bar_time; /* kept at every step */
+    real *reverse_2_panel_1; /* packed weights */
+    real *reverse_2_panel_2; /* packed weights */
+    real *reverse_2_panel_3; /* packed weights */
+    real *deferred_8_panel_1; /* packed weights */
+    real *deferred_8_panel_2; /* packed weights */
+    real *deferred_8_panel_3; /* packed weights */
+    real *d_h_prev_pair; /* gradient between two steps */
+    real *zeros;
+} CELLGEN_NAME(gru_sequence_backward_memory);
+
+static void CELLGEN_NAME(gru_sequence_backward_reverse_1)(
+    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_h_rows = m->args->d_h ? m->args->d_h + step * nB * nH : m->zeros;
+    const int64_t d_h_stride = m->args->d_h ? nH : 0;
+    const real *d_h_next_rows = step < nT - 1 ? m->d_h_prev_pair + (step + 1) % 2 * nB * nH
+        : m->args->d_h_last ? m->args->d_h_last : m->zeros;
+    const int64_t d_h_next_stride = step < nT - 1 || m->args->d_h_last ? nH : 0;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *z_rows = m->args->z + step * nB * nH;
+    const real *s_rows = m->args->s + step * nB * nH;
+    const real *n_rows = m->args->n + step * nB * nH;
+    const real *r_rows = m->args->r + step * nB * nH;
+    real *d_h_in_rows = m->reverse_d_h_in;
+    real *d_n_bar_rows = m->d_n_bar_time + step * nB * nH;
+    real *d_s_rows = m->d_s_time + step * nB * nH;
+    real *d_r_bar_rows = m->d_r_bar_time + step * nB * nH;
+    real *d_z_bar_rows = m->d_z_bar_time + step * nB * nH;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_h_in = d_h + d_h_next
+     * d_n = d_h_in * (1 - z)
+     * d_n_bar = d_n * (1 - n**2)
+     * d_s = d_n_bar * r
+     * d_r = d_n_bar * s
+     * d_z = d_h_in * (h_prev - n)
+     * d_r_bar = d_r * (1 - r) * r
+     * d_z_bar = d_z * (1 - z) * z */
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const real *d_h_row = d_h_rows + row * d_h_stride + first;
+        const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
+        const real *h_prev_row = h_prev_rows + row * nH + first;
+        const real *z_row = z_rows + row * nH + first;
+        const real *s_row = s_rows + row * nH + first;
+        const real *n_row = n_rows + row * nH + first;
+        const real *r_row = r_rows + row * nH + first;
+        real *d_h_in_row = d_h_in_rows + row * nH + first;
+        real *d_n_bar_row = d_n_bar_rows + row * nH + first;
+        real *d_s_row = d_s_rows + row * nH + first;
+        real *d_r_bar_row = d_r_bar_rows + row * nH + first;
+        real *d_z_bar_row = d_z_bar_rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_h = d_h_row[unit];
+            const real d_h_next = d_h_next_row[unit];
+            const real h_prev = h_prev_row[unit];
+            const real z = z_row[unit];
+            const real s = s_row[unit];
+            const real n = n_row[unit];
+            const real r = r_row[unit];
+            const real d_h_in = d_h + d_h_next;
+            d_h_in_row[unit] = d_h_in;
+            const real d_n = d_h_in * (1 - z);
+            const real d_n_bar = d_n * (1 - n * n);
+            d_n_bar_row[unit] = d_n_bar;
+            d_s_row[unit] = d_n_bar * r;
+            const real d_r = d_n_bar * s;
+            const real d_z = d_h_in * (h_prev - n);
+            d_r_bar_row[unit] = d_r * (1 - r) * r;
+            d_z_bar_row[unit] = d_z * (1 - z) * z;
+        }
+    }
+}
+
+static void CELLGEN_NAME(gru_sequence_backward_reverse_2)(
+    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_s_rows = m->d_s_time + step * nB * nH;
+    const real *d_r_bar_rows = m->d_r_bar_time + step * nB * nH;
+    const real *d_z_bar_rows = m->d_z_bar_time + step * nB * nH;
+    const real *d_h_in_rows = m->reverse_d_h_in;
+    const real *z_rows = m->args->z + step * nB * nH;
+    real *d_h_prev_rows = step == 0 ? m->args->d_h_prev : m->d_h_prev_pair + step % 2 * nB * nH;
+
+    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    /* d_s @ [u_n.T]; d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+        const int64_t first = block * width;
+        const int64_t units = nH - first < width ? nH - first : width;
+        for (int64_t top = row_begin; top < row_end; top += high) {
+            const int64_t rows = row_end - top < high ? row_end - top : high;
+            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            cg_tile(rows, 1 * vectors, nH, d_s_rows + top * (nH), nH,
+                    m->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile(rows, 1 * vectors, nH, d_r_bar_rows + top * (nH), nH,
+                    m->reverse_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile(rows, 1 * vectors, nH, d_z_bar_rows + top * (nH), nH,
+                    m->reverse_2_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            /* d_h_prev = d_h_in * z + d_h_prev_1_d_r_bar_d_z_bar */
+            for (int64_t row = top; row < top + rows; ++row) {
+                const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                const real *d_h_prev_1_d_r_bar_d_z_bar_row = tile + (row - top) * slots * width + 0 * width;
+                const real *z_row = z_rows + row * nH + first;
+                real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < units; ++unit) {
+                    const real d_h_in = d_h_in_row[unit];
+                    const real d_h_prev_1_d_r_bar_d_z_bar = d_h_prev_1_d_r_bar_d_z_bar_row[unit];
+                    const real z = z_row[unit];
+                    d_h_prev_row[unit] = d_h_in * z + d_h_prev_1_d_r_bar_d_z_bar;
+                }
+            }
+        }
+    }
+}
+
+static void CELLGEN_NAME(gru_sequence_backward_deferred_1)(
+    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_n_bar_rows = m->d_n_bar_time + step * nB * nH;
+    const real *d_s_rows = m->d_s_time + step * nB * nH;
+    const real *d_r_bar_rows = m->d_r_bar_time + step * nB * nH;
+    const real *d_z_bar_rows = m->d_z_bar_time + step * nB * nH;
+    real *d_c_n_rows = m->args->d_c_n;
+    real *d_b_n_rows = m->args->d_b_n;
+    real *d_b_r_rows = m->args->d_b_r;
+    real *d_b_z_rows = m->args->d_b_z;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_c_n = sum(d_s -> (H,))
+     * d_b_n = sum(d_n_bar -> (H,))
+     * d_b_r = sum(d_r_bar -> (H,))
+     * d_b_z = sum(d_z_bar -> (H,)) */
+    real *d_c_n_row = d_c_n_rows + first;
+    real *d_b_n_row = d_b_n_rows + first;
+    real *d_b_r_row = d_b_r_rows + first;
+    real *d_b_z_row = d_b_z_rows + first;
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const real *d_n_bar_row = d_n_bar_rows + row * nH + first;
+        const real *d_s_row = d_s_rows + row * nH + first;
+        const real *d_r_bar_row = d_r_bar_rows + row * nH + first;
+        const real *d_z_bar_row = d_z_bar_rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_n_bar = d_n_bar_row[unit];
+            const real d_s = d_s_row[unit];
+            const real d_r_bar = d_r_bar_row[unit];
+            const real d_z_bar = d_z_bar_row[unit];
+            d_c_n_row[unit] += d_s;
+            d_b_n_row[unit] += d_n_bar;
+            d_b_r_row[unit] += d_r_bar;
+            d_b_z_row[unit] += d_z_bar;
+        }
+    }
+}
+
+static void CELLGEN_NAME(gru_sequence_backward_deferred_2)(
+    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *d_s_rows = m->d_s_time + step * nB * nH;
+    real *d_u_n_rows = m->args->d_u_n;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_u_n += h_prev.T @ d_s */
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, nH, d_s_rows, nH, d_u_n_rows + first * nH, nH, 1);
+}
+
+static void CELLGEN_NAME(gru_sequence_backward_deferred_3)(
+    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *x_rows = m->args->x + step * nB * nI;
+    const real *d_n_bar_rows = m->d_n_bar_time + step * nB * nH;
+    real *d_w_n_rows = m->args->d_w_n;
+
+    const int64_t first = cellgen_share(nI, part, parts);
+    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    /* d_w_n += x.T @ d_n_bar */
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, nI, d_n_bar_rows, nH, d_w_n_rows + first * nH, nH, 1);
+}
+
+static void CELLGEN_NAME(gru_sequence_backward_deferred_4)(
+    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *d_r_bar_rows = m->d_r_bar_time + step * nB * nH;
+    real *d_u_r_rows = m->args->d_u_r;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_u_r += h_prev.T @ d_r_bar */
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, nH, d_r_bar_rows, nH, d_u_r_rows + first * nH, nH, 1);
+}
+
+static void CELLGEN_NAME(gru_sequence_backward_deferred_5)(
+    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *x_rows = m->args->x + step * nB * nI;
+    const real *d_r_bar_rows = m->d_r_bar_time + step * nB * nH;
+    real *d_w_r_rows = m->args->d_w_r;
+
+    const int64_t first = cellgen_share(nI, part, parts);
+    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    /* d_w_r += x.T @ d_r_bar */
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, nI, d_r_bar_rows, nH, d_w_r_rows + first * nH, nH, 1);
+}
+
+static void CELLGEN_NAME(gru_sequence_backward_deferred_6)(
+    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *d_z_bar_rows = m->d_z_bar_time + step * nB * nH;
+    real *d_u_z_rows = m->args->d_u_z;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_u_z += h_prev.T @ d_z_bar */
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, nH, d_z_bar_rows, nH, d_u_z_rows + first * nH, nH, 1);
+}
+
+static void CELLGEN_NAME(gru_sequence_backward_deferred_7)(
+    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *x_rows = m->args->x + step * nB * nI;
+    const real *d_z_bar_rows = m->d_z_bar_time + step * nB * nH;
+    real *d_w_z_rows = m->args->d_w_z;
+
+    const int64_t first = cellgen_share(nI, part, parts);
+    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    /* d_w_z += x.T @ d_z_bar */
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, nI, d_z_bar_rows, nH, d_w_z_rows + first * nH, nH, 1);
+}
+
+static void CELLGEN_NAME(gru_sequence_backward_deferred_8)(
+    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_n_bar_rows = m->d_n_bar_time + step * nB * nH;
+    const real *d_r_bar_rows = m->d_r_bar_time + step * nB * nH;
+    const real *d_z_bar_rows = m->d_z_bar_time + step * nB * nH;
+    real *d_x_rows = m->args->d_x + step * nB * nI;
+
+    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    /* d_n_bar @ [w_n.T]; d_r_bar @ [w_r.T]; d_z_bar @ [w_z.T] */
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+        const int64_t first = block * width;
+        const int64_t units = nI - first < width ? nI - first : width;
+        for (int64_t top = row_begin; top < row_end; top += high) {
+            const int64_t rows = row_end - top < high ? row_end - top : high;
+            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            cg_tile(rows, 1 * vectors, nH, d_n_bar_rows + top * (nH), nH,
+                    m->deferred_8_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile(rows, 1 * vectors, nH, d_r_bar_rows + top * (nH), nH,
+                    m->deferred_8_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile(rows, 1 * vectors, nH, d_z_bar_rows + top * (nH), nH,
+                    m->deferred_8_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            /* d_x = slot 0 */
+            for (int64_t row = top; row < top + rows; ++row) {
+                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                real *d_x_row_0 = d_x_rows + row * nI + first;
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < units; ++unit) {
+                    d_x_row_0[unit] = tile_0[unit];
+                }
+            }
+        }
+    }
+}
+
+static void CELLGEN_NAME(gru_sequence_backward_task)(int thread, int threads, void *context)
+{
+    const CELLGEN_NAME(gru_sequence_backward_memory) *m = (const CELLGEN_NAME(gru_sequence_backward_memory) *)context;
+    const CELLGEN_NAME(gru_sequence_backward_args) *args = m->args;
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    if (0 % threads == thread)
+        cg_pack_slot(nH, m->args->u_n, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_1);
+    if (1 % threads == thread)
+        cg_pack_slot(nH, m->args->u_r, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_2);
+    if (2 % threads == thread)
+        cg_pack_slot(nH, m->args->u_z, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_3);
+    if (0 % threads == thread)
+        cg_pack_slot(nH, m->args->w_n, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_8_panel_1);
+    if (1 % threads == thread)
+        cg_pack_slot(nH, m->args->w_r, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_8_panel_2);
+    if (2 % threads == thread)
+        cg_pack_slot(nH, m->args->w_z, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_8_panel_3);
+    if (0 % threads == thread)
+        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_z[unit] = 0;
+    if (1 % threads == thread)
+        for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_z[unit] = 0;
+    if (2 % threads == thread)
+        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_z[unit] = 0;
+    if (3 % threads == thread)
+        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_r[unit] = 0;
+    if (4 % threads == thread)
+        for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_r[unit] = 0;
+    if (5 % threads == thread)
+        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_r[unit] = 0;
+    if (6 % threads == thread)
+        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_n[unit] = 0;
+    if (7 % threads == thread)
+        for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_n[unit] = 0;
+    if (8 % threads == thread)
+        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_n[unit] = 0;
+    if (9 % threads == thread)
+        for (int64_t unit = 0; unit < nH; ++unit) args->d_c_n[unit] = 0;
+    cellgen_team_barrier(m->team, thread);
+
+    /* With fewer than three rows for each thread they share the units of a row instead. */
+    const int by_units = threads > 1 && nB < 3 * threads;
+    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
+    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
+    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        CELLGEN_NAME(gru_sequence_backward_reverse_1)(m, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_sequence_backward_reverse_2)(m, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(m->team, thread);
+
+    }
+    if (nT == 0 && thread == 0) {
+        for (int64_t unit = 0; unit < nB * (nH); ++unit)
+            args->d_h_prev[unit] = args->d_h_last ? args->d_h_last[unit] : 0;
+    }
+    cellgen_team_barrier(m->team, thread);
+
+    /* What no state waits for: once over the rows of many steps at a time. */
+    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
+        const int64_t fitting = nB > 0 ? m->chunk_rows / nB : 1;
+        steps = nT - step < fitting ? nT - step : fitting;
+        if (step == 0) steps = 1; /* the initial state stands in an array of its own */
+        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+        CELLGEN_NAME(gru_sequence_backward_deferred_1)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_sequence_backward_deferred_2)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_sequence_backward_deferred_3)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_sequence_backward_deferred_4)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_sequence_backward_deferred_5)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_sequence_backward_deferred_6)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_sequence_backward_deferred_7)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_sequence_backward_deferred_8)(m, step, begin, end, 0, 1);
+        cellgen_team_barrier(m->team, thread);
+        (void)begin, (void)end;
+    }
+}
+
+int64_t CELLGEN_NAME(gru_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows;
+    return 64
+         + CELLGEN_BYTES(nB * nH)
+         + CELLGEN_BYTES(nT * nB * nH)
+         + CELLGEN_BYTES(nT * nB * nH)
+         + CELLGEN_BYTES(nT * nB * nH)
+         + CELLGEN_BYTES(nT * nB * nH)
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(2 * nB * nH)
+         + CELLGEN_BYTES(nH);
+}
+
+int CELLGEN_NAME(gru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(gru_sequence_backward_args) *args)
+{
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->x) return CELLGEN_NULL_POINTER;
+    if (!args->h_prev) return CELLGEN_NULL_POINTER;
+    if (!args->w_z) return CELLGEN_NULL_POINTER;
+    if (!args->u_z) return CELLGEN_NULL_POINTER;
+    if (!args->w_r) return CELLGEN_NULL_POINTER;
+    if (!args->u_r) return CELLGEN_NULL_POINTER;
+    if (!args->w_n) return CELLGEN_NULL_POINTER;
+    if (!args->u_n) return CELLGEN_NULL_POINTER;
+    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->z) return CELLGEN_NULL_POINTER;
+    if (!args->r) return CELLGEN_NULL_POINTER;
+    if (!args->s) return CELLGEN_NULL_POINTER;
+    if (!args->n) return CELLGEN_NULL_POINTER;
+    if (!args->d_x) return CELLGEN_NULL_POINTER;
+    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
+    if (!args->d_w_z) return CELLGEN_NULL_POINTER;
+    if (!args->d_u_z) return CELLGEN_NULL_POINTER;
+    if (!args->d_b_z) return CELLGEN_NULL_POINTER;
+    if (!args->d_w_r) return CELLGEN_NULL_POINTER;
+    if (!args->d_u_r) return CELLGEN_NULL_POINTER;
+    if (!args->d_b_r) return CELLGEN_NULL_POINTER;
+    if (!args->d_w_n) return CELLGEN_NULL_POINTER;
+    if (!args->d_u_n) return CELLGEN_NULL_POINTER;
+    if (!args->d_b_n) return CELLGEN_NULL_POINTER;
+    if (!args->d_c_n) return CELLGEN_NULL_POINTER;
+    const int64_t needed = CELLGEN_NAME(gru_sequence_backward_workspace_size)(nT, nB, nI, nH);
+    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
+
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    CELLGEN_NAME(gru_sequence_backward_memory) memory;
+    char *workspace = (char *)args->workspace;
+    memory.nT = nT;
+    memory.nB = nB;
+    memory.nI = nI;
+    memory.nH = nH;
+    memory.chunk_rows = chunk_rows;
+    memory.args = args;
+    memory.team = (cellgen_team *)args->team;
+    memory.reverse_d_h_in = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nB * nH);
+    memory.d_n_bar_time = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nT * nB * nH);
+    memory.d_s_time = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nT * nB * nH);
+    memory.d_r_bar_time = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nT * nB * nH);
+    memory.d_z_bar_time = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nT * nB * nH);
+    memory.reverse_2_panel_1 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.reverse_2_panel_2 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.reverse_2_panel_3 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.deferred_8_panel_1 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    memory.deferred_8_panel_2 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    memory.deferred_8_panel_3 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    memory.d_h_prev_pair = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(2 * nB * nH);
+    memory.zeros = (real *)(void *)workspace;
+    for (int64_t unit = 0; unit < nH; ++unit) memory.zeros[unit] = 0;
+    cellgen_team_run(memory.team, CELLGEN_NAME(gru_sequence_backward_task), &memory);
+    return CELLGEN_OK;
+}
+
 
 #endif

@@ -93,6 +93,71 @@ typedef struct {
 int gru_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const gru_weight_gradients_args_f32 *args);
 
 typedef struct {
+    const float *x;              /* (T, B, I) */
+    const float *h_prev;         /* (B, H) */
+    const float *w_z;            /* (I, H) */
+    const float *u_z;            /* (H, H) */
+    const float *b_z;            /* (H) */
+    const float *w_r;            /* (I, H) */
+    const float *u_r;            /* (H, H) */
+    const float *b_r;            /* (H) */
+    const float *w_n;            /* (I, H) */
+    const float *u_n;            /* (H, H) */
+    const float *b_n;            /* (H) */
+    const float *c_n;            /* (H) */
+    float *h;                    /* (T, B, H) */
+    float *h_last;               /* (B, H) */
+    float *z;                    /* (T, B, H), NULL: not wanted */
+    float *r;                    /* (T, B, H), NULL: not wanted */
+    float *s;                    /* (T, B, H), NULL: not wanted */
+    float *n;                    /* (T, B, H), NULL: not wanted */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} gru_sequence_forward_args_f32;
+
+/* Compute all steps of a sequence. */
+int gru_sequence_forward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_sequence_forward_args_f32 *args);
+int64_t gru_sequence_forward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+typedef struct {
+    const float *x;              /* (T, B, I) */
+    const float *h_prev;         /* (B, H) */
+    const float *w_z;            /* (I, H) */
+    const float *u_z;            /* (H, H) */
+    const float *w_r;            /* (I, H) */
+    const float *u_r;            /* (H, H) */
+    const float *w_n;            /* (I, H) */
+    const float *u_n;            /* (H, H) */
+    const float *h;              /* (T, B, H) */
+    const float *z;              /* (T, B, H) */
+    const float *r;              /* (T, B, H) */
+    const float *s;              /* (T, B, H) */
+    const float *n;              /* (T, B, H) */
+    const float *d_h;            /* (T, B, H), NULL counts as zero */
+    const float *d_h_last;       /* (B, H), NULL counts as zero */
+    float *d_x;                  /* (T, B, I) */
+    float *d_h_prev;             /* (B, H) */
+    float *d_w_z;                /* (I, H) */
+    float *d_u_z;                /* (H, H) */
+    float *d_b_z;                /* (H) */
+    float *d_w_r;                /* (I, H) */
+    float *d_u_r;                /* (H, H) */
+    float *d_b_r;                /* (H) */
+    float *d_w_n;                /* (I, H) */
+    float *d_u_n;                /* (H, H) */
+    float *d_b_n;                /* (H) */
+    float *d_c_n;                /* (H) */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} gru_sequence_backward_args_f32;
+
+/* Compute every gradient of a sequence; upstream gradients left out are 0. */
+int gru_sequence_backward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_sequence_backward_args_f32 *args);
+int64_t gru_sequence_backward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+typedef struct {
     const double *x;             /* (B, I) */
     const double *h_prev;        /* (B, H) */
     const double *w_z;           /* (I, H) */
@@ -163,6 +228,75 @@ typedef struct {
 
 /* Compute the gradients of all parameters that backward does not return. */
 int gru_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const gru_weight_gradients_args_f64 *args);
+
+typedef struct {
+    const double *x;             /* (T, B, I) */
+    const double *h_prev;        /* (B, H) */
+    const double *w_z;           /* (I, H) */
+    const double *u_z;           /* (H, H) */
+    const double *b_z;           /* (H) */
+    const double *w_r;           /* (I, H) */
+    const double *u_r;           /* (H, H) */
+    const double *b_r;           /* (H) */
+    const double *w_n;           /* (I, H) */
+    const double *u_n;           /* (H, H) */
+    const double *b_n;           /* (H) */
+    const double *c_n;           /* (H) */
+    double *h;                   /* (T, B, H) */
+    double *h_last;              /* (B, H) */
+    double *z;                   /* (T, B, H), NULL: not wanted */
+    double *r;                   /* (T, B, H), NULL: not wanted */
+    double *s;                   /* (T, B, H), NULL: not wanted */
+    double *n;                   /* (T, B, H), NULL: not wanted */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} gru_sequence_forward_args_f64;
+
+/* Compute all steps of a sequence. */
+int gru_sequence_forward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_sequence_forward_args_f64 *args);
+int64_t gru_sequence_forward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+typedef struct {
+    const double *x;             /* (T, B, I) */
+    const double *h_prev;        /* (B, H) */
+    const double *w_z;           /* (I, H) */
+    const double *u_z;           /* (H, H) */
+    const double *w_r;           /* (I, H) */
+    const double *u_r;           /* (H, H) */
+    const double *w_n;           /* (I, H) */
+    const double *u_n;           /* (H, H) */
+    const double *h;             /* (T, B, H) */
+    const double *z;             /* (T, B, H) */
+    const double *r;             /* (T, B, H) */
+    const double *s;             /* (T, B, H) */
+    const double *n;             /* (T, B, H) */
+    const double *d_h;           /* (T, B, H), NULL counts as zero */
+    const double *d_h_last;      /* (B, H), NULL counts as zero */
+    double *d_x;                 /* (T, B, I) */
+    double *d_h_prev;            /* (B, H) */
+    double *d_w_z;               /* (I, H) */
+    double *d_u_z;               /* (H, H) */
+    double *d_b_z;               /* (H) */
+    double *d_w_r;               /* (I, H) */
+    double *d_u_r;               /* (H, H) */
+    double *d_b_r;               /* (H) */
+    double *d_w_n;               /* (I, H) */
+    double *d_u_n;               /* (H, H) */
+    double *d_b_n;               /* (H) */
+    double *d_c_n;               /* (H) */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} gru_sequence_backward_args_f64;
+
+/* Compute every gradient of a sequence; upstream gradients left out are 0. */
+int gru_sequence_backward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_sequence_backward_args_f64 *args);
+int64_t gru_sequence_backward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+/* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
+void *gru_team_create(int threads);
+void gru_team_destroy(void *team);
 
 CELLGEN_END_DECLS
 

@@ -93,6 +93,60 @@ interface = Interface(
             workspace=True,
             text="Compute the gradients of all parameters that backward does not return.",
         ),
+        Function(
+            name="sequence_forward",
+            dims=("T", "B", "I", "H",),
+            arguments=(
+                Argument("x", ("T", "B", "I"), "input"),
+                Argument("h_prev", ("B", "H"), "state"),
+                Argument("w_ru", ("I + H", "2*H"), "weight"),
+                Argument("w_c", ("I + H", "H"), "weight"),
+                Argument("b_ru", ("2*H",), "bias"),
+                Argument("b_c", ("H",), "bias"),
+            ),
+            results=(
+                Argument("r", ("T", "B", "H"), "output"),
+                Argument("u", ("T", "B", "H"), "output"),
+                Argument("c", ("T", "B", "H"), "output"),
+                Argument("h", ("T", "B", "H"), "output"),
+                Argument("h_last", ("B", "H"), "final state"),
+            ),
+            workspace=True,
+            text="Compute all steps of a sequence.",
+            team=True,
+        ),
+        Function(
+            name="sequence_backward",
+            dims=("T", "B", "I", "H",),
+            arguments=(
+                Argument("x", ("T", "B", "I"), "input"),
+                Argument("h_prev", ("B", "H"), "state"),
+                Argument("w_ru", ("I + H", "2*H"), "weight"),
+                Argument("w_c", ("I + H", "H"), "weight"),
+                Argument("b_ru", ("2*H",), "bias", used=False),
+                Argument("b_c", ("H",), "bias", used=False),
+                Argument("r", ("T", "B", "H"), "output"),
+                Argument("u", ("T", "B", "H"), "output"),
+                Argument("c", ("T", "B", "H"), "output"),
+                Argument("h", ("T", "B", "H"), "output"),
+                Argument("d_r", ("T", "B", "H"), "upstream gradient of r", optional=True),
+                Argument("d_u", ("T", "B", "H"), "upstream gradient of u", optional=True),
+                Argument("d_c", ("T", "B", "H"), "upstream gradient of c", optional=True),
+                Argument("d_h", ("T", "B", "H"), "upstream gradient of h", optional=True),
+                Argument("d_h_last", ("B", "H"), "upstream gradient of the final state", optional=True),
+            ),
+            results=(
+                Argument("d_x", ("T", "B", "I"), "gradient of x"),
+                Argument("d_h_prev", ("B", "H"), "gradient of h_prev"),
+                Argument("d_w_ru", ("I + H", "2*H"), "gradient of w_ru"),
+                Argument("d_w_c", ("I + H", "H"), "gradient of w_c"),
+                Argument("d_b_ru", ("2*H",), "gradient of b_ru"),
+                Argument("d_b_c", ("H",), "gradient of b_c"),
+            ),
+            workspace=True,
+            text="Compute every gradient of a sequence; upstream gradients left out are 0.",
+            team=True,
+        ),
     ),
 )
 kernel = Kernel(interface, Path(__file__).parent)
@@ -101,3 +155,5 @@ kernel.build()
 forward = kernel.forward
 backward = kernel.backward
 weight_gradients = kernel.weight_gradients
+sequence_forward = kernel.sequence_forward
+sequence_backward = kernel.sequence_backward

@@ -20,10 +20,21 @@
 #include "gru_block_cell.c"
 #undef CELLGEN_PRECISION
 
+void *gru_block_cell_team_create(int threads)
+{
+    return cellgen_team_create(threads);
+}
+
+void gru_block_cell_team_destroy(void *team)
+{
+    cellgen_team_destroy((cellgen_team *)team);
+}
+
 #else
 
 #include "cellgen_real.h"
 #include "cellgen_gemm.h"
+#include "cellgen_sequence.h"
 
 /* ---- gru_block_cell_forward: Compute one step. */
 
@@ -66,11 +77,11 @@ int CELLGEN_NAME(gru_block_cell_forward)(int64_t nB, int64_t nI, int64_t nH,
     /* x_w_ru_h_prev = x @ w_ru[:I, :2*H] */
     cg_gemm_nn(nB, 2 * nH, nI, args->x, nI, args->w_ru, 2 * nH, x_w_ru_h_prev_rows, 2 * nH, 0);
 
-    /* x_w_c_h_prev_r = x @ w_c[:I, :H] */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_c, nH, x_w_c_h_prev_r_rows, nH, 0);
-
     /* x_w_ru_h_prev += h_prev @ w_ru[I:I + H, :2*H] */
     cg_gemm_nn(nB, 2 * nH, nH, args->h_prev, nH, args->w_ru + nI * (2 * nH), 2 * nH, x_w_ru_h_prev_rows, 2 * nH, 1);
+
+    /* x_w_c_h_prev_r = x @ w_c[:I, :H] */
+    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_c, nH, x_w_c_h_prev_r_rows, nH, 0);
 
     /* r = sigmoid(b_ru_0 + x_w_ru_h_prev_0)
      * u = sigmoid(b_ru_1 + x_w_ru_h_prev_1)
@@ -333,5 +344,767 @@ int CELLGEN_NAME(gru_block_cell_weight_gradients)(int64_t nB, int64_t nI, int64_
 
     return CELLGEN_OK;
 }
+
+/* ---- gru_block_cell_sequence_forward: Compute all steps of a sequence. */
+
+typedef struct {
+    int64_t nT;
+    int64_t nB;
+    int64_t nI;
+    int64_t nH;
+    int64_t chunk_rows;
+    const CELLGEN_NAME(gru_block_cell_sequence_forward_args) *args;
+    cellgen_team *team;
+    real *forward_1_panel_1; /* packed weights */
+    real *forward_1_panel_2; /* packed weights */
+    real *forward_h_prev_r; /* of one step */
+    real *forward_2_panel_1; /* packed weights */
+    real *forward_2_panel_2; /* packed weights */
+    real *zeros;
+} CELLGEN_NAME(gru_block_cell_sequence_forward_memory);
+
+static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(
+    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *x_rows = m->args->x + step * nB * nI;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *b_ru_rows = m->args->b_ru;
+    real *r_rows = m->args->r + step * nB * nH;
+    real *u_rows = m->args->u + step * nB * nH;
+    real *h_prev_r_rows = m->forward_h_prev_r;
+
+    enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
+    /* x @ [w_ru[:I, :H], w_ru[:I, H:2*H]]; h_prev @ [w_ru[I:I + H, :H], w_ru[I:I + H, H:2*H]] */
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+        const int64_t first = block * width;
+        const int64_t units = nH - first < width ? nH - first : width;
+        for (int64_t top = row_begin; top < row_end; top += high) {
+            const int64_t rows = row_end - top < high ? row_end - top : high;
+            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            cg_tile(rows, 2 * vectors, nI, x_rows + top * (nI), nI,
+                    m->forward_1_panel_1 + block * (nI) * 2 * width, tile + 0 * width, slots * width, 0);
+            cg_tile(rows, 2 * vectors, nH, h_prev_rows + top * (nH), nH,
+                    m->forward_1_panel_2 + block * (nH) * 2 * width, tile + 0 * width, slots * width, 1);
+            /* r = sigmoid(b_ru_0 + x_w_ru_h_prev_0)
+             * u = sigmoid(b_ru_1 + x_w_ru_h_prev_1)
+             * h_prev_r = h_prev * r */
+            for (int64_t row = top; row < top + rows; ++row) {
+                const real *h_prev_row = h_prev_rows + row * nH + first;
+                const real *b_ru_0_row = b_ru_rows + first;
+                const real *b_ru_1_row = b_ru_rows + nH + first;
+                const real *x_w_ru_h_prev_0_row = tile + (row - top) * slots * width + 0 * width;
+                const real *x_w_ru_h_prev_1_row = tile + (row - top) * slots * width + 1 * width;
+                real *r_row = r_rows + row * nH + first;
+                real *u_row = u_rows + row * nH + first;
+                real *h_prev_r_row = h_prev_r_rows + row * nH + first;
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < units; ++unit) {
+                    const real h_prev = h_prev_row[unit];
+                    const real b_ru_0 = b_ru_0_row[unit];
+                    const real b_ru_1 = b_ru_1_row[unit];
+                    const real x_w_ru_h_prev_0 = x_w_ru_h_prev_0_row[unit];
+                    const real x_w_ru_h_prev_1 = x_w_ru_h_prev_1_row[unit];
+                    const real r = cg_sigmoid(b_ru_0 + x_w_ru_h_prev_0);
+                    r_row[unit] = r;
+                    u_row[unit] = cg_sigmoid(b_ru_1 + x_w_ru_h_prev_1);
+                    h_prev_r_row[unit] = h_prev * r;
+                }
+            }
+        }
+    }
+}
+
+static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(
+    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *x_rows = m->args->x + step * nB * nI;
+    const real *h_prev_r_rows = m->forward_h_prev_r;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *b_c_rows = m->args->b_c;
+    const real *u_rows = m->args->u + step * nB * nH;
+    real *c_rows = m->args->c + step * nB * nH;
+    real *h_rows = m->args->h + step * nB * nH;
+
+    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    /* x @ [w_c[:I, :H]]; h_prev_r @ [w_c[I:I + H, :H]] */
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+        const int64_t first = block * width;
+        const int64_t units = nH - first < width ? nH - first : width;
+        for (int64_t top = row_begin; top < row_end; top += high) {
+            const int64_t rows = row_end - top < high ? row_end - top : high;
+            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            cg_tile(rows, 1 * vectors, nI, x_rows + top * (nI), nI,
+                    m->forward_2_panel_1 + block * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile(rows, 1 * vectors, nH, h_prev_r_rows + top * (nH), nH,
+                    m->forward_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            /* c_bar = b_c + x_w_c_h_prev_r
+             * c = tanh(c_bar)
+             * h = h_prev * u + (1 - u) * c */
+            for (int64_t row = top; row < top + rows; ++row) {
+                const real *h_prev_row = h_prev_rows + row * nH + first;
+                const real *b_c_row = b_c_rows + first;
+                const real *u_row = u_rows + row * nH + first;
+                const real *x_w_c_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
+                real *c_row = c_rows + row * nH + first;
+                real *h_row = h_rows + row * nH + first;
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < units; ++unit) {
+                    const real h_prev = h_prev_row[unit];
+                    const real b_c = b_c_row[unit];
+                    const real u = u_row[unit];
+                    const real x_w_c_h_prev_r = x_w_c_h_prev_r_row[unit];
+                    const real c_bar = b_c + x_w_c_h_prev_r;
+                    const real c = cg_tanh(c_bar);
+                    c_row[unit] = c;
+                    h_row[unit] = h_prev * u + (1 - u) * c;
+                }
+            }
+        }
+    }
+}
+
+static void CELLGEN_NAME(gru_block_cell_sequence_forward_task)(int thread, int threads, void *context)
+{
+    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *m = (const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *)context;
+    const CELLGEN_NAME(gru_block_cell_sequence_forward_args) *args = m->args;
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    if (0 % threads == thread)
+        cg_pack_slot(nI, m->args->w_ru, 2 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(2), 2, 0, m->forward_1_panel_1);
+    if (1 % threads == thread)
+        cg_pack_slot(nI, m->args->w_ru + nH, 2 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(2), 2, 1, m->forward_1_panel_1);
+    if (2 % threads == thread)
+        cg_pack_slot(nH, m->args->w_ru + nI * (2 * nH), 2 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(2), 2, 0, m->forward_1_panel_2);
+    if (3 % threads == thread)
+        cg_pack_slot(nH, m->args->w_ru + nI * (2 * nH) + nH, 2 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(2), 2, 1, m->forward_1_panel_2);
+    if (4 % threads == thread)
+        cg_pack_slot(nI, m->args->w_c, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->forward_2_panel_1);
+    if (5 % threads == thread)
+        cg_pack_slot(nH, m->args->w_c + nI * nH, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->forward_2_panel_2);
+    cellgen_team_barrier(m->team, thread);
+
+    /* With fewer than three rows for each thread they share the units of a row instead. */
+    const int by_units = threads > 1 && nB < 3 * threads;
+    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
+    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
+    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
+    for (int64_t step = 0; step < nT; ++step) {
+        CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(m, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(m, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(m->team, thread);
+
+    }
+    for (int64_t row = row_begin; row < row_end && share == 0; ++row) {
+        {
+            const real *from = nT > 0 ? args->h + (nT - 1) * nB * (nH) : args->h_prev;
+            memcpy(args->h_last + row * (nH), from + row * (nH), (size_t)(nH) * sizeof(real));
+        }
+    }
+}
+
+int64_t CELLGEN_NAME(gru_block_cell_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows;
+    return 64
+         + CELLGEN_BYTES(cg_panels_size(nI, 2, nH, CELLGEN_SLOT_VECTORS(2)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 2, nH, CELLGEN_SLOT_VECTORS(2)))
+         + CELLGEN_BYTES(nB * nH)
+         + CELLGEN_BYTES(cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+}
+
+int CELLGEN_NAME(gru_block_cell_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(gru_block_cell_sequence_forward_args) *args)
+{
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->x) return CELLGEN_NULL_POINTER;
+    if (!args->h_prev) return CELLGEN_NULL_POINTER;
+    if (!args->w_ru) return CELLGEN_NULL_POINTER;
+    if (!args->w_c) return CELLGEN_NULL_POINTER;
+    if (!args->b_ru) return CELLGEN_NULL_POINTER;
+    if (!args->b_c) return CELLGEN_NULL_POINTER;
+    if (!args->r) return CELLGEN_NULL_POINTER;
+    if (!args->u) return CELLGEN_NULL_POINTER;
+    if (!args->c) return CELLGEN_NULL_POINTER;
+    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->h_last) return CELLGEN_NULL_POINTER;
+    const int64_t needed = CELLGEN_NAME(gru_block_cell_sequence_forward_workspace_size)(nT, nB, nI, nH);
+    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
+
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    CELLGEN_NAME(gru_block_cell_sequence_forward_memory) memory;
+    char *workspace = (char *)args->workspace;
+    memory.nT = nT;
+    memory.nB = nB;
+    memory.nI = nI;
+    memory.nH = nH;
+    memory.chunk_rows = chunk_rows;
+    memory.args = args;
+    memory.team = (cellgen_team *)args->team;
+    memory.forward_1_panel_1 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nI, 2, nH, CELLGEN_SLOT_VECTORS(2)));
+    memory.forward_1_panel_2 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 2, nH, CELLGEN_SLOT_VECTORS(2)));
+    memory.forward_h_prev_r = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nB * nH);
+    memory.forward_2_panel_1 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.forward_2_panel_2 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.zeros = (real *)(void *)workspace;
+    cellgen_team_run(memory.team, CELLGEN_NAME(gru_block_cell_sequence_forward_task), &memory);
+    return CELLGEN_OK;
+}
+
+/* ---- gru_block_cell_sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
+
+typedef struct {
+    int64_t nT;
+    int64_t nB;
+    int64_t nI;
+    int64_t nH;
+    int64_t chunk_rows;
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_args) *args;
+    cellgen_team *team;
+    real *reverse_d_h_in; /* of one step */
+    real *d_c_bar_time; /* kept at every step */
+    real *d_r_bar_u_bar_time; /* kept at every step */
+    real *reverse_2_panel_1; /* packed weights */
+    real *reverse_d_h_prev_r; /* of one step */
+    real *reverse_3_panel_1; /* packed weights */
+    real *deferred_h_prev_r; /* of a chunk */
+    real *deferred_7_panel_1; /* packed weights */
+    real *deferred_7_panel_2; /* packed weights */
+    real *d_h_prev_pair; /* gradient between two steps */
+    real *zeros;
+} CELLGEN_NAME(gru_block_cell_sequence_backward_memory);
+
+static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1)(
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_h_rows = m->args->d_h ? m->args->d_h + step * nB * nH : m->zeros;
+    const int64_t d_h_stride = m->args->d_h ? nH : 0;
+    const real *d_h_next_rows = step < nT - 1 ? m->d_h_prev_pair + (step + 1) % 2 * nB * nH
+        : m->args->d_h_last ? m->args->d_h_last : m->zeros;
+    const int64_t d_h_next_stride = step < nT - 1 || m->args->d_h_last ? nH : 0;
+    const real *d_u_rows = m->args->d_u ? m->args->d_u + step * nB * nH : m->zeros;
+    const int64_t d_u_stride = m->args->d_u ? nH : 0;
+    const real *d_c_rows = m->args->d_c ? m->args->d_c + step * nB * nH : m->zeros;
+    const int64_t d_c_stride = m->args->d_c ? nH : 0;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *u_rows = m->args->u + step * nB * nH;
+    const real *c_rows = m->args->c + step * nB * nH;
+    real *d_h_in_rows = m->reverse_d_h_in;
+    real *d_c_bar_rows = m->d_c_bar_time + step * nB * nH;
+    real *d_r_bar_u_bar_rows = m->d_r_bar_u_bar_time + step * nB * (2 * nH);
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_h_in = d_h + d_h_next
+     * d_c_total = d_c + d_h_in * (1 - u)
+     * d_c_bar = d_c_total * (1 - c**2)
+     * d_u_total = d_u + d_h_in * (h_prev - c)
+     * d_r_bar_u_bar_1 = d_u_total * (1 - u) * u */
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const real *d_h_row = d_h_rows + row * d_h_stride + first;
+        const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
+        const real *d_u_row = d_u_rows + row * d_u_stride + first;
+        const real *d_c_row = d_c_rows + row * d_c_stride + first;
+        const real *h_prev_row = h_prev_rows + row * nH + first;
+        const real *u_row = u_rows + row * nH + first;
+        const real *c_row = c_rows + row * nH + first;
+        real *d_h_in_row = d_h_in_rows + row * nH + first;
+        real *d_c_bar_row = d_c_bar_rows + row * nH + first;
+        real *d_r_bar_u_bar_1_row = d_r_bar_u_bar_rows + row * (2 * nH) + nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_h = d_h_row[unit];
+            const real d_h_next = d_h_next_row[unit];
+            const real d_u = d_u_row[unit];
+            const real d_c = d_c_row[unit];
+            const real h_prev = h_prev_row[unit];
+            const real u = u_row[unit];
+            const real c = c_row[unit];
+            const real d_h_in = d_h + d_h_next;
+            d_h_in_row[unit] = d_h_in;
+            const real d_c_total = d_c + d_h_in * (1 - u);
+            d_c_bar_row[unit] = d_c_total * (1 - c * c);
+            const real d_u_total = d_u + d_h_in * (h_prev - c);
+            d_r_bar_u_bar_1_row[unit] = d_u_total * (1 - u) * u;
+        }
+    }
+}
+
+static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_c_bar_rows = m->d_c_bar_time + step * nB * nH;
+    const real *d_r_rows = m->args->d_r ? m->args->d_r + step * nB * nH : m->zeros;
+    const int64_t d_r_stride = m->args->d_r ? nH : 0;
+    real *d_h_prev_r_rows = m->reverse_d_h_prev_r;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *r_rows = m->args->r + step * nB * nH;
+    real *d_r_bar_u_bar_rows = m->d_r_bar_u_bar_time + step * nB * (2 * nH);
+
+    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    /* d_c_bar @ [w_c[I:I + H, :H].T] */
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+        const int64_t first = block * width;
+        const int64_t units = nH - first < width ? nH - first : width;
+        for (int64_t top = row_begin; top < row_end; top += high) {
+            const int64_t rows = row_end - top < high ? row_end - top : high;
+            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            cg_tile(rows, 1 * vectors, nH, d_c_bar_rows + top * (nH), nH,
+                    m->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            /* d_h_prev_r = slot 0 */
+            for (int64_t row = top; row < top + rows; ++row) {
+                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                real *d_h_prev_r_row_0 = d_h_prev_r_rows + row * nH + first;
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < units; ++unit) {
+                    d_h_prev_r_row_0[unit] = tile_0[unit];
+                }
+            }
+            /* d_r_total = d_r + d_h_prev_r * h_prev
+             * d_r_bar_u_bar_0 = d_r_total * (1 - r) * r */
+            for (int64_t row = top; row < top + rows; ++row) {
+                const real *d_r_row = d_r_rows + row * d_r_stride + first;
+                const real *d_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
+                const real *h_prev_row = h_prev_rows + row * nH + first;
+                const real *r_row = r_rows + row * nH + first;
+                real *d_r_bar_u_bar_0_row = d_r_bar_u_bar_rows + row * (2 * nH) + first;
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < units; ++unit) {
+                    const real d_r = d_r_row[unit];
+                    const real d_h_prev_r = d_h_prev_r_row[unit];
+                    const real h_prev = h_prev_row[unit];
+                    const real r = r_row[unit];
+                    const real d_r_total = d_r + d_h_prev_r * h_prev;
+                    d_r_bar_u_bar_0_row[unit] = d_r_total * (1 - r) * r;
+                }
+            }
+        }
+    }
+}
+
+static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_r_bar_u_bar_rows = m->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    const real *d_h_in_rows = m->reverse_d_h_in;
+    const real *d_h_prev_r_rows = m->reverse_d_h_prev_r;
+    const real *r_rows = m->args->r + step * nB * nH;
+    const real *u_rows = m->args->u + step * nB * nH;
+    real *d_h_prev_rows = step == 0 ? m->args->d_h_prev : m->d_h_prev_pair + step % 2 * nB * nH;
+
+    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    /* d_r_bar_u_bar @ [w_ru[I:I + H, :2*H].T] */
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+        const int64_t first = block * width;
+        const int64_t units = nH - first < width ? nH - first : width;
+        for (int64_t top = row_begin; top < row_end; top += high) {
+            const int64_t rows = row_end - top < high ? row_end - top : high;
+            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            cg_tile(rows, 1 * vectors, 2 * nH, d_r_bar_u_bar_rows + top * (2 * nH), 2 * nH,
+                    m->reverse_3_panel_1 + block * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            /* d_h_prev = d_h_in * u + d_h_prev_r * r + d_h_prev_1 */
+            for (int64_t row = top; row < top + rows; ++row) {
+                const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH + first;
+                const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                const real *r_row = r_rows + row * nH + first;
+                const real *u_row = u_rows + row * nH + first;
+                real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < units; ++unit) {
+                    const real d_h_in = d_h_in_row[unit];
+                    const real d_h_prev_r = d_h_prev_r_row[unit];
+                    const real d_h_prev_1 = d_h_prev_1_row[unit];
+                    const real r = r_row[unit];
+                    const real u = u_row[unit];
+                    d_h_prev_row[unit] = d_h_in * u + d_h_prev_r * r + d_h_prev_1;
+                }
+            }
+        }
+    }
+}
+
+static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_c_bar_rows = m->d_c_bar_time + step * nB * nH;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *r_rows = m->args->r + step * nB * nH;
+    real *h_prev_r_rows = m->deferred_h_prev_r;
+    real *d_b_c_rows = m->args->d_b_c;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* h_prev_r = h_prev * r
+     * d_b_c = sum(d_c_bar -> (H,)) */
+    real *d_b_c_row = d_b_c_rows + first;
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const real *d_c_bar_row = d_c_bar_rows + row * nH + first;
+        const real *h_prev_row = h_prev_rows + row * nH + first;
+        const real *r_row = r_rows + row * nH + first;
+        real *h_prev_r_row = h_prev_r_rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_c_bar = d_c_bar_row[unit];
+            const real h_prev = h_prev_row[unit];
+            const real r = r_row[unit];
+            h_prev_r_row[unit] = h_prev * r;
+            d_b_c_row[unit] += d_c_bar;
+        }
+    }
+}
+
+static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2)(
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_r_bar_u_bar_rows = m->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    real *d_b_ru_rows = m->args->d_b_ru;
+
+    const int64_t first = cellgen_share(2 * nH, part, parts);
+    const int64_t units = cellgen_share(2 * nH, part + 1, parts) - first;
+    /* d_b_ru = sum(d_r_bar_u_bar -> (2*H,)) */
+    real *d_b_ru_row = d_b_ru_rows + first;
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const real *d_r_bar_u_bar_row = d_r_bar_u_bar_rows + row * (2 * nH) + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_r_bar_u_bar = d_r_bar_u_bar_row[unit];
+            d_b_ru_row[unit] += d_r_bar_u_bar;
+        }
+    }
+}
+
+static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3)(
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *h_prev_r_rows = m->deferred_h_prev_r;
+    const real *d_c_bar_rows = m->d_c_bar_time + step * nB * nH;
+    real *d_w_c_rows = m->args->d_w_c;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_w_c[I:I + H, :H] += h_prev_r.T @ d_c_bar */
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_r_rows + first, nH, d_c_bar_rows, nH, d_w_c_rows + nI * nH + first * nH, nH, 1);
+}
+
+static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *x_rows = m->args->x + step * nB * nI;
+    const real *d_c_bar_rows = m->d_c_bar_time + step * nB * nH;
+    real *d_w_c_rows = m->args->d_w_c;
+
+    const int64_t first = cellgen_share(nI, part, parts);
+    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    /* d_w_c[:I, :H] += x.T @ d_c_bar */
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, nI, d_c_bar_rows, nH, d_w_c_rows + first * nH, nH, 1);
+}
+
+static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *d_r_bar_u_bar_rows = m->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    real *d_w_ru_rows = m->args->d_w_ru;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_w_ru[I:I + H, :2*H] += h_prev.T @ d_r_bar_u_bar */
+    cg_gemm_tn(units, 2 * nH, row_end - row_begin, h_prev_rows + first, nH, d_r_bar_u_bar_rows, 2 * nH, d_w_ru_rows + nI * (2 * nH) + first * (2 * nH), 2 * nH, 1);
+}
+
+static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *x_rows = m->args->x + step * nB * nI;
+    const real *d_r_bar_u_bar_rows = m->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    real *d_w_ru_rows = m->args->d_w_ru;
+
+    const int64_t first = cellgen_share(nI, part, parts);
+    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    /* d_w_ru[:I, :2*H] += x.T @ d_r_bar_u_bar */
+    cg_gemm_tn(units, 2 * nH, row_end - row_begin, x_rows + first, nI, d_r_bar_u_bar_rows, 2 * nH, d_w_ru_rows + first * (2 * nH), 2 * nH, 1);
+}
+
+static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_c_bar_rows = m->d_c_bar_time + step * nB * nH;
+    const real *d_r_bar_u_bar_rows = m->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    real *d_x_rows = m->args->d_x + step * nB * nI;
+
+    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    /* d_c_bar @ [w_c[:I, :H].T]; d_r_bar_u_bar @ [w_ru[:I, :2*H].T] */
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+        const int64_t first = block * width;
+        const int64_t units = nI - first < width ? nI - first : width;
+        for (int64_t top = row_begin; top < row_end; top += high) {
+            const int64_t rows = row_end - top < high ? row_end - top : high;
+            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            cg_tile(rows, 1 * vectors, nH, d_c_bar_rows + top * (nH), nH,
+                    m->deferred_7_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile(rows, 1 * vectors, 2 * nH, d_r_bar_u_bar_rows + top * (2 * nH), 2 * nH,
+                    m->deferred_7_panel_2 + block * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            /* d_x = slot 0 */
+            for (int64_t row = top; row < top + rows; ++row) {
+                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                real *d_x_row_0 = d_x_rows + row * nI + first;
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < units; ++unit) {
+                    d_x_row_0[unit] = tile_0[unit];
+                }
+            }
+        }
+    }
+}
+
+static void CELLGEN_NAME(gru_block_cell_sequence_backward_task)(int thread, int threads, void *context)
+{
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m = (const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *)context;
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_args) *args = m->args;
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    if (0 % threads == thread)
+        cg_pack_slot(nH, m->args->w_c + nI * nH, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_1);
+    if (1 % threads == thread)
+        cg_pack_slot(2 * nH, m->args->w_ru + nI * (2 * nH), 2 * nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_3_panel_1);
+    if (0 % threads == thread)
+        cg_pack_slot(nH, m->args->w_c, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_7_panel_1);
+    if (1 % threads == thread)
+        cg_pack_slot(2 * nH, m->args->w_ru, 2 * nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_7_panel_2);
+    if (0 % threads == thread)
+        for (int64_t unit = 0; unit < (nI + nH) * (2 * nH); ++unit) args->d_w_ru[unit] = 0;
+    if (1 % threads == thread)
+        for (int64_t unit = 0; unit < (nI + nH) * nH; ++unit) args->d_w_c[unit] = 0;
+    if (2 % threads == thread)
+        for (int64_t unit = 0; unit < (2 * nH); ++unit) args->d_b_ru[unit] = 0;
+    if (3 % threads == thread)
+        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_c[unit] = 0;
+    cellgen_team_barrier(m->team, thread);
+
+    /* With fewer than three rows for each thread they share the units of a row instead. */
+    const int by_units = threads > 1 && nB < 3 * threads;
+    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
+    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
+    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1)(m, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(m, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(m, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(m->team, thread);
+
+    }
+    if (nT == 0 && thread == 0) {
+        for (int64_t unit = 0; unit < nB * (nH); ++unit)
+            args->d_h_prev[unit] = args->d_h_last ? args->d_h_last[unit] : 0;
+    }
+    cellgen_team_barrier(m->team, thread);
+
+    /* What no state waits for: once over the rows of many steps at a time. */
+    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
+        const int64_t fitting = nB > 0 ? m->chunk_rows / nB : 1;
+        steps = nT - step < fitting ? nT - step : fitting;
+        if (step == 0) steps = 1; /* the initial state stands in an array of its own */
+        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(m, step, begin, end, 0, 1);
+        cellgen_team_barrier(m->team, thread);
+        (void)begin, (void)end;
+    }
+}
+
+int64_t CELLGEN_NAME(gru_block_cell_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows;
+    return 64
+         + CELLGEN_BYTES(nB * nH)
+         + CELLGEN_BYTES(nT * nB * nH)
+         + CELLGEN_BYTES(nT * nB * (2 * nH))
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(nB * nH)
+         + CELLGEN_BYTES(cg_panels_size(2 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(chunk_rows * nH)
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(cg_panels_size(2 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(2 * nB * nH)
+         + CELLGEN_BYTES(nH);
+}
+
+int CELLGEN_NAME(gru_block_cell_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_args) *args)
+{
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->x) return CELLGEN_NULL_POINTER;
+    if (!args->h_prev) return CELLGEN_NULL_POINTER;
+    if (!args->w_ru) return CELLGEN_NULL_POINTER;
+    if (!args->w_c) return CELLGEN_NULL_POINTER;
+    if (!args->r) return CELLGEN_NULL_POINTER;
+    if (!args->u) return CELLGEN_NULL_POINTER;
+    if (!args->c) return CELLGEN_NULL_POINTER;
+    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->d_x) return CELLGEN_NULL_POINTER;
+    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
+    if (!args->d_w_ru) return CELLGEN_NULL_POINTER;
+    if (!args->d_w_c) return CELLGEN_NULL_POINTER;
+    if (!args->d_b_ru) return CELLGEN_NULL_POINTER;
+    if (!args->d_b_c) return CELLGEN_NULL_POINTER;
+    const int64_t needed = CELLGEN_NAME(gru_block_cell_sequence_backward_workspace_size)(nT, nB, nI, nH);
+    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
+
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    CELLGEN_NAME(gru_block_cell_sequence_backward_memory) memory;
+    char *workspace = (char *)args->workspace;
+    memory.nT = nT;
+    memory.nB = nB;
+    memory.nI = nI;
+    memory.nH = nH;
+    memory.chunk_rows = chunk_rows;
+    memory.args = args;
+    memory.team = (cellgen_team *)args->team;
+    memory.reverse_d_h_in = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nB * nH);
+    memory.d_c_bar_time = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nT * nB * nH);
+    memory.d_r_bar_u_bar_time = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nT * nB * (2 * nH));
+    memory.reverse_2_panel_1 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.reverse_d_h_prev_r = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nB * nH);
+    memory.reverse_3_panel_1 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(2 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.deferred_h_prev_r = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(chunk_rows * nH);
+    memory.deferred_7_panel_1 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    memory.deferred_7_panel_2 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(2 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    memory.d_h_prev_pair = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(2 * nB * nH);
+    memory.zeros = (real *)(void *)workspace;
+    for (int64_t unit = 0; unit < nH; ++unit) memory.zeros[unit] = 0;
+    cellgen_team_run(memory.team, CELLGEN_NAME(gru_block_cell_sequence_backward_task), &memory);
+    return CELLGEN_OK;
+}
+
 
 #endif

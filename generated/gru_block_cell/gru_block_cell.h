@@ -79,6 +79,56 @@ int gru_block_cell_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, cons
 int64_t gru_block_cell_weight_gradients_workspace_size_f32(int64_t nB, int64_t nI, int64_t nH); /* bytes */
 
 typedef struct {
+    const float *x;              /* (T, B, I) */
+    const float *h_prev;         /* (B, H) */
+    const float *w_ru;           /* (I + H, 2*H) */
+    const float *w_c;            /* (I + H, H) */
+    const float *b_ru;           /* (2*H) */
+    const float *b_c;            /* (H) */
+    float *r;                    /* (T, B, H) */
+    float *u;                    /* (T, B, H) */
+    float *c;                    /* (T, B, H) */
+    float *h;                    /* (T, B, H) */
+    float *h_last;               /* (B, H) */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} gru_block_cell_sequence_forward_args_f32;
+
+/* Compute all steps of a sequence. */
+int gru_block_cell_sequence_forward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_block_cell_sequence_forward_args_f32 *args);
+int64_t gru_block_cell_sequence_forward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+typedef struct {
+    const float *x;              /* (T, B, I) */
+    const float *h_prev;         /* (B, H) */
+    const float *w_ru;           /* (I + H, 2*H) */
+    const float *w_c;            /* (I + H, H) */
+    const float *r;              /* (T, B, H) */
+    const float *u;              /* (T, B, H) */
+    const float *c;              /* (T, B, H) */
+    const float *h;              /* (T, B, H) */
+    const float *d_r;            /* (T, B, H), NULL counts as zero */
+    const float *d_u;            /* (T, B, H), NULL counts as zero */
+    const float *d_c;            /* (T, B, H), NULL counts as zero */
+    const float *d_h;            /* (T, B, H), NULL counts as zero */
+    const float *d_h_last;       /* (B, H), NULL counts as zero */
+    float *d_x;                  /* (T, B, I) */
+    float *d_h_prev;             /* (B, H) */
+    float *d_w_ru;               /* (I + H, 2*H) */
+    float *d_w_c;                /* (I + H, H) */
+    float *d_b_ru;               /* (2*H) */
+    float *d_b_c;                /* (H) */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} gru_block_cell_sequence_backward_args_f32;
+
+/* Compute every gradient of a sequence; upstream gradients left out are 0. */
+int gru_block_cell_sequence_backward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_block_cell_sequence_backward_args_f32 *args);
+int64_t gru_block_cell_sequence_backward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+typedef struct {
     const double *x;             /* (B, I) */
     const double *h_prev;        /* (B, H) */
     const double *w_ru;          /* (I + H, 2*H) */
@@ -137,6 +187,60 @@ typedef struct {
 /* Compute the gradients of all parameters that backward does not return. */
 int gru_block_cell_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const gru_block_cell_weight_gradients_args_f64 *args);
 int64_t gru_block_cell_weight_gradients_workspace_size_f64(int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+typedef struct {
+    const double *x;             /* (T, B, I) */
+    const double *h_prev;        /* (B, H) */
+    const double *w_ru;          /* (I + H, 2*H) */
+    const double *w_c;           /* (I + H, H) */
+    const double *b_ru;          /* (2*H) */
+    const double *b_c;           /* (H) */
+    double *r;                   /* (T, B, H) */
+    double *u;                   /* (T, B, H) */
+    double *c;                   /* (T, B, H) */
+    double *h;                   /* (T, B, H) */
+    double *h_last;              /* (B, H) */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} gru_block_cell_sequence_forward_args_f64;
+
+/* Compute all steps of a sequence. */
+int gru_block_cell_sequence_forward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_block_cell_sequence_forward_args_f64 *args);
+int64_t gru_block_cell_sequence_forward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+typedef struct {
+    const double *x;             /* (T, B, I) */
+    const double *h_prev;        /* (B, H) */
+    const double *w_ru;          /* (I + H, 2*H) */
+    const double *w_c;           /* (I + H, H) */
+    const double *r;             /* (T, B, H) */
+    const double *u;             /* (T, B, H) */
+    const double *c;             /* (T, B, H) */
+    const double *h;             /* (T, B, H) */
+    const double *d_r;           /* (T, B, H), NULL counts as zero */
+    const double *d_u;           /* (T, B, H), NULL counts as zero */
+    const double *d_c;           /* (T, B, H), NULL counts as zero */
+    const double *d_h;           /* (T, B, H), NULL counts as zero */
+    const double *d_h_last;      /* (B, H), NULL counts as zero */
+    double *d_x;                 /* (T, B, I) */
+    double *d_h_prev;            /* (B, H) */
+    double *d_w_ru;              /* (I + H, 2*H) */
+    double *d_w_c;               /* (I + H, H) */
+    double *d_b_ru;              /* (2*H) */
+    double *d_b_c;               /* (H) */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} gru_block_cell_sequence_backward_args_f64;
+
+/* Compute every gradient of a sequence; upstream gradients left out are 0. */
+int gru_block_cell_sequence_backward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_block_cell_sequence_backward_args_f64 *args);
+int64_t gru_block_cell_sequence_backward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+/* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
+void *gru_block_cell_team_create(int threads);
+void gru_block_cell_team_destroy(void *team);
 
 CELLGEN_END_DECLS
 

@@ -100,6 +100,72 @@ interface = Interface(
             workspace=True,
             text="Compute the gradients of all parameters that backward does not return.",
         ),
+        Function(
+            name="sequence_forward",
+            dims=("T", "B", "I", "H",),
+            arguments=(
+                Argument("x", ("T", "B", "I"), "input"),
+                Argument("h_prev", ("B", "H"), "state"),
+                Argument("w_z", ("I", "H"), "weight"),
+                Argument("u_z", ("H", "H"), "weight"),
+                Argument("b_z", ("H",), "bias"),
+                Argument("w_r", ("I", "H"), "weight"),
+                Argument("u_r", ("H", "H"), "weight"),
+                Argument("b_r", ("H",), "bias"),
+                Argument("w_n", ("I", "H"), "weight"),
+                Argument("u_n", ("H", "H"), "weight"),
+                Argument("b_n", ("H",), "bias"),
+            ),
+            results=(
+                Argument("h", ("T", "B", "H"), "output"),
+                Argument("h_last", ("B", "H"), "final state"),
+                Argument("z", ("T", "B", "H"), "saved for the backward pass", saved=True),
+                Argument("r", ("T", "B", "H"), "saved for the backward pass", saved=True),
+                Argument("n", ("T", "B", "H"), "saved for the backward pass", saved=True),
+            ),
+            workspace=True,
+            text="Compute all steps of a sequence.",
+            team=True,
+        ),
+        Function(
+            name="sequence_backward",
+            dims=("T", "B", "I", "H",),
+            arguments=(
+                Argument("x", ("T", "B", "I"), "input"),
+                Argument("h_prev", ("B", "H"), "state"),
+                Argument("w_z", ("I", "H"), "weight"),
+                Argument("u_z", ("H", "H"), "weight"),
+                Argument("b_z", ("H",), "bias", used=False),
+                Argument("w_r", ("I", "H"), "weight"),
+                Argument("u_r", ("H", "H"), "weight"),
+                Argument("b_r", ("H",), "bias", used=False),
+                Argument("w_n", ("I", "H"), "weight"),
+                Argument("u_n", ("H", "H"), "weight"),
+                Argument("b_n", ("H",), "bias", used=False),
+                Argument("h", ("T", "B", "H"), "output"),
+                Argument("z", ("T", "B", "H"), "saved by sequence_forward", saved=True),
+                Argument("r", ("T", "B", "H"), "saved by sequence_forward", saved=True),
+                Argument("n", ("T", "B", "H"), "saved by sequence_forward", saved=True),
+                Argument("d_h", ("T", "B", "H"), "upstream gradient of h", optional=True),
+                Argument("d_h_last", ("B", "H"), "upstream gradient of the final state", optional=True),
+            ),
+            results=(
+                Argument("d_x", ("T", "B", "I"), "gradient of x"),
+                Argument("d_h_prev", ("B", "H"), "gradient of h_prev"),
+                Argument("d_w_z", ("I", "H"), "gradient of w_z"),
+                Argument("d_u_z", ("H", "H"), "gradient of u_z"),
+                Argument("d_b_z", ("H",), "gradient of b_z"),
+                Argument("d_w_r", ("I", "H"), "gradient of w_r"),
+                Argument("d_u_r", ("H", "H"), "gradient of u_r"),
+                Argument("d_b_r", ("H",), "gradient of b_r"),
+                Argument("d_w_n", ("I", "H"), "gradient of w_n"),
+                Argument("d_u_n", ("H", "H"), "gradient of u_n"),
+                Argument("d_b_n", ("H",), "gradient of b_n"),
+            ),
+            workspace=True,
+            text="Compute every gradient of a sequence; upstream gradients left out are 0.",
+            team=True,
+        ),
     ),
 )
 kernel = Kernel(interface, Path(__file__).parent)
@@ -108,3 +174,5 @@ kernel.build()
 forward = kernel.forward
 backward = kernel.backward
 weight_gradients = kernel.weight_gradients
+sequence_forward = kernel.sequence_forward
+sequence_backward = kernel.sequence_backward

@@ -207,6 +207,18 @@ CELLGEN_INLINE void CELLGEN_S(pack_transposed)(int64_t K, int64_t vectors, int64
 #define CELLGEN_DEPTH 256       /* k of a panel of B: 64 KB with AVX-512 */
 #define CELLGEN_DEPTH_BLOCK 128 /* beside a block of A */
 
+/* the widths that whole products use, so that the other tiles are not compiled for them */
+CELLGEN_INLINE void CELLGEN_S(column_narrow)(int64_t M, int64_t vectors, int64_t K,
+                                             const CELLGEN_REAL *a, int64_t a_row, int64_t a_step,
+                                             const CELLGEN_REAL *b, int64_t b_step,
+                                             CELLGEN_REAL *c, int64_t ldc, int64_t lanes,
+                                             int64_t lanes_b, int accumulate)
+{
+    if (vectors <= CELLGEN_PANEL_VECTORS)
+        CELLGEN_S(column)
+        (M, vectors, K, a, a_row, a_step, b, b_step, c, ldc, lanes, lanes_b, accumulate);
+}
+
 /* A panel of B is packed and all rows of A pass over it, 512 at a time so that A stays in L2. Rows
  * of A^T are strided: there a block of A is packed beside the panel (tn 384x1024x3200: 128 instead
  * of 111 GFLOP/s; A itself gains nothing). */
@@ -243,7 +255,7 @@ CELLGEN_OUTLINE void CELLGEN_S(gemm_packed)(int64_t M, int64_t N, int64_t K, con
                     (depth, vectors, columns, b + j * ldb + k, ldb, panel, step);
                 else
                     CELLGEN_S(pack_rows)(depth, vectors, columns, b + k * ldb + j, ldb, panel, step);
-                CELLGEN_S(column)
+                CELLGEN_S(column_narrow)
                 (rows, vectors, depth, x, a_row, pack_a ? highest : a_step, panel, step,
                  c + row * ldc + j, ldc, columns - (vectors - 1) * lanes, lanes,
                  accumulate || k > 0);
@@ -255,18 +267,16 @@ CELLGEN_OUTLINE void CELLGEN_S(gemm_packed)(int64_t M, int64_t N, int64_t K, con
     }
 }
 
-#define CELLGEN_IN_PLACE_ROWS 64
-
-/* Whether reading B in place beats packing it: few rows share a panel's packing; in-place rows
- * should be whole cache lines, and not collide in L2 (64 KB a way, 20 ways: 160 rows of 8 KB). */
+/* Whether reading B in place beats packing it, which few rows share. Rows of B should then be whole
+ * cache lines, and not collide: an L2 of 64 KB a way, 20 ways, holds 160 rows that are 8 KB apart. */
 CELLGEN_INLINE int CELLGEN_S(in_place)(int64_t M, int64_t K, const CELLGEN_REAL *b, int64_t ldb)
 {
     const int64_t bytes = ldb * (int64_t)sizeof *b;
-    if (M <= 16)
+    if (M <= 12)
         return 1;
-    if (M > CELLGEN_IN_PLACE_ROWS || ((bytes | (int64_t)(uintptr_t)b) & 63) != 0)
+    if (bytes % 4096 == 0 && K > 64)
         return 0;
-    return bytes % 4096 != 0 || K <= 64;
+    return M <= (((bytes | (int64_t)(uintptr_t)b) & 63) == 0 ? 64 : 16);
 }
 
 CELLGEN_OUTLINE void CELLGEN_S(gemm_in_place)(int64_t M, int64_t N, int64_t K,
@@ -275,14 +285,17 @@ CELLGEN_OUTLINE void CELLGEN_S(gemm_in_place)(int64_t M, int64_t N, int64_t K,
                                               int64_t ldc, int accumulate)
 {
     const int64_t lanes = CELLGEN_LANES;
-    const int64_t widest = M <= 2 ? 8 : CELLGEN_PANEL_VECTORS;
-    int64_t left = (N + lanes - 1) / lanes;
-    int64_t panels = (left + widest - 1) / widest;
-    for (int64_t j = 0; left > 0; --panels) {
+    int64_t left = (N + lanes - 1) / lanes, j = 0;
+    if (M <= 2) /* few accumulators: eight chains at least hide the latency of fma */
+        for (; left > 8 || (left == 8 && N % lanes == 0); left -= 8, j += 8 * lanes)
+            CELLGEN_S(column_8)
+            (M, K, a, a_row, a_step, b + j, ldb, c + j, ldc, lanes, lanes, accumulate);
+    int64_t panels = (left + CELLGEN_PANEL_VECTORS - 1) / CELLGEN_PANEL_VECTORS;
+    for (; left > 0; --panels) {
         const int64_t vectors = (left + panels - 1) / panels;
         const int64_t columns = N - j < vectors * lanes ? N - j : vectors * lanes;
         const int64_t last = columns - (vectors - 1) * lanes;
-        CELLGEN_S(column)
+        CELLGEN_S(column_narrow)
         (M, vectors, K, a, a_row, a_step, b + j, ldb, c + j, ldc, last, last, accumulate);
         left -= vectors;
         j += vectors * lanes;
@@ -291,7 +304,7 @@ CELLGEN_OUTLINE void CELLGEN_S(gemm_in_place)(int64_t M, int64_t N, int64_t K,
 
 #if CELLGEN_HAVE_UNPACK
 /* Few rows, B transposed: 2*LANES columns at a time are transposed in registers and used at once
- * (M = 1: 29 instead of 13 GFLOP/s with packed panels). The second half may repeat the first. */
+ * (512x256, M = 1: 26 instead of 13 GFLOP/s with packed panels). The second half may repeat the first. */
 CELLGEN_OUTLINE void CELLGEN_S(gather_one)(const CELLGEN_REAL *b, int64_t ldb, CELLGEN_S(vec) *v)
 {
     CELLGEN_REAL x[CELLGEN_LANES];

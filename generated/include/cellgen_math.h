@@ -54,10 +54,12 @@ CELLGEN_MATH float cellgen_from_bits_f32(uint32_t bits)
     return x;
 }
 
+#if !defined(CELLGEN_HAS_FMA)
 #if defined(__FMA__) || defined(__FP_FAST_FMAF) || defined(__aarch64__)
 #define CELLGEN_HAS_FMA 1
 #else
 #define CELLGEN_HAS_FMA 0
+#endif
 #endif
 
 /* a b + c, rounded once where the machine has the instruction */

@@ -24,10 +24,21 @@
 #include "lstm.c"
 #undef CELLGEN_PRECISION
 
+void *lstm_team_create(int threads)
+{
+    return cellgen_team_create(threads);
+}
+
+void lstm_team_destroy(void *team)
+{
+    cellgen_team_destroy((cellgen_team *)team);
+}
+
 #else
 
 #include "cellgen_real.h"
 #include "cellgen_gemm.h"
+#include "cellgen_sequence.h"
 
 /* ---- lstm_forward: Compute one step. */
 
@@ -80,23 +91,23 @@ int CELLGEN_NAME(lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
     /* x_w_i_h_prev = x @ w_i */
     cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_i, nH, x_w_i_h_prev_rows, nH, 0);
 
-    /* x_w_f_h_prev = x @ w_f */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_f, nH, x_w_f_h_prev_rows, nH, 0);
-
-    /* x_w_g_h_prev = x @ w_g */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_g, nH, x_w_g_h_prev_rows, nH, 0);
-
-    /* x_w_o_h_prev = x @ w_o */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_o, nH, x_w_o_h_prev_rows, nH, 0);
-
     /* x_w_i_h_prev += h_prev @ u_i */
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_i, nH, x_w_i_h_prev_rows, nH, 1);
+
+    /* x_w_f_h_prev = x @ w_f */
+    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_f, nH, x_w_f_h_prev_rows, nH, 0);
 
     /* x_w_f_h_prev += h_prev @ u_f */
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_f, nH, x_w_f_h_prev_rows, nH, 1);
 
+    /* x_w_g_h_prev = x @ w_g */
+    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_g, nH, x_w_g_h_prev_rows, nH, 0);
+
     /* x_w_g_h_prev += h_prev @ u_g */
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_g, nH, x_w_g_h_prev_rows, nH, 1);
+
+    /* x_w_o_h_prev = x @ w_o */
+    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_o, nH, x_w_o_h_prev_rows, nH, 0);
 
     /* x_w_o_h_prev += h_prev @ u_o */
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_o, nH, x_w_o_h_prev_rows, nH, 1);
@@ -239,23 +250,23 @@ int CELLGEN_NAME(lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* x_w_i_h_prev = x @ w_i */
     cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_i, nH, x_w_i_h_prev_rows, nH, 0);
 
-    /* x_w_f_h_prev = x @ w_f */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_f, nH, x_w_f_h_prev_rows, nH, 0);
-
-    /* x_w_g_h_prev = x @ w_g */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_g, nH, x_w_g_h_prev_rows, nH, 0);
-
-    /* x_w_o_h_prev = x @ w_o */
-    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_o, nH, x_w_o_h_prev_rows, nH, 0);
-
     /* x_w_i_h_prev += h_prev @ u_i */
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_i, nH, x_w_i_h_prev_rows, nH, 1);
+
+    /* x_w_f_h_prev = x @ w_f */
+    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_f, nH, x_w_f_h_prev_rows, nH, 0);
 
     /* x_w_f_h_prev += h_prev @ u_f */
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_f, nH, x_w_f_h_prev_rows, nH, 1);
 
+    /* x_w_g_h_prev = x @ w_g */
+    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_g, nH, x_w_g_h_prev_rows, nH, 0);
+
     /* x_w_g_h_prev += h_prev @ u_g */
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_g, nH, x_w_g_h_prev_rows, nH, 1);
+
+    /* x_w_o_h_prev = x @ w_o */
+    cg_gemm_nn(nB, nH, nI, args->x, nI, args->w_o, nH, x_w_o_h_prev_rows, nH, 0);
 
     /* x_w_o_h_prev += h_prev @ u_o */
     cg_gemm_nn(nB, nH, nH, args->h_prev, nH, args->u_o, nH, x_w_o_h_prev_rows, nH, 1);
@@ -336,23 +347,23 @@ int CELLGEN_NAME(lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     /* d_h_prev = d_o_bar @ u_o.T */
     cg_gemm_nt(nB, nH, nH, args->d_o_bar, nH, args->u_o, nH, args->d_h_prev, nH, 0);
 
-    /* d_x = d_o_bar @ w_o.T */
-    cg_gemm_nt(nB, nI, nH, args->d_o_bar, nH, args->w_o, nH, args->d_x, nI, 0);
-
     /* d_h_prev += d_g_bar @ u_g.T */
     cg_gemm_nt(nB, nH, nH, args->d_g_bar, nH, args->u_g, nH, args->d_h_prev, nH, 1);
-
-    /* d_x += d_g_bar @ w_g.T */
-    cg_gemm_nt(nB, nI, nH, args->d_g_bar, nH, args->w_g, nH, args->d_x, nI, 1);
 
     /* d_h_prev += d_f_bar @ u_f.T */
     cg_gemm_nt(nB, nH, nH, args->d_f_bar, nH, args->u_f, nH, args->d_h_prev, nH, 1);
 
-    /* d_x += d_f_bar @ w_f.T */
-    cg_gemm_nt(nB, nI, nH, args->d_f_bar, nH, args->w_f, nH, args->d_x, nI, 1);
-
     /* d_h_prev += d_i_bar @ u_i.T */
     cg_gemm_nt(nB, nH, nH, args->d_i_bar, nH, args->u_i, nH, args->d_h_prev, nH, 1);
+
+    /* d_x = d_o_bar @ w_o.T */
+    cg_gemm_nt(nB, nI, nH, args->d_o_bar, nH, args->w_o, nH, args->d_x, nI, 0);
+
+    /* d_x += d_g_bar @ w_g.T */
+    cg_gemm_nt(nB, nI, nH, args->d_g_bar, nH, args->w_g, nH, args->d_x, nI, 1);
+
+    /* d_x += d_f_bar @ w_f.T */
+    cg_gemm_nt(nB, nI, nH, args->d_f_bar, nH, args->w_f, nH, args->d_x, nI, 1);
 
     /* d_x += d_i_bar @ w_i.T */
     cg_gemm_nt(nB, nI, nH, args->d_i_bar, nH, args->w_i, nH, args->d_x, nI, 1);
@@ -443,5 +454,867 @@ int CELLGEN_NAME(lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     return CELLGEN_OK;
 }
+
+/* ---- lstm_sequence_forward: Compute all steps of a sequence. */
+
+typedef struct {
+    int64_t nT;
+    int64_t nB;
+    int64_t nI;
+    int64_t nH;
+    int64_t chunk_rows;
+    const CELLGEN_NAME(lstm_sequence_forward_args) *args;
+    cellgen_team *team;
+    real *forward_1_panel_1; /* packed weights */
+    real *forward_1_panel_2; /* packed weights */
+    real *forward_i; /* of one step */
+    real *forward_f; /* of one step */
+    real *forward_g; /* of one step */
+    real *forward_o; /* of one step */
+    real *zeros;
+} CELLGEN_NAME(lstm_sequence_forward_memory);
+
+static void CELLGEN_NAME(lstm_sequence_forward_forward_1)(
+    const CELLGEN_NAME(lstm_sequence_forward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *x_rows = m->args->x + step * nB * nI;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *c_prev_rows = step == 0 ? m->args->c_prev : m->args->c + (step - 1) * nB * nH;
+    const real *b_i_rows = m->args->b_i;
+    const real *b_f_rows = m->args->b_f;
+    const real *b_g_rows = m->args->b_g;
+    const real *b_o_rows = m->args->b_o;
+    real *i_rows = m->args->i ? m->args->i + step * nB * nH : m->forward_i;
+    real *f_rows = m->args->f ? m->args->f + step * nB * nH : m->forward_f;
+    real *g_rows = m->args->g ? m->args->g + step * nB * nH : m->forward_g;
+    real *o_rows = m->args->o ? m->args->o + step * nB * nH : m->forward_o;
+    real *c_rows = m->args->c + step * nB * nH;
+    real *h_rows = m->args->h + step * nB * nH;
+
+    enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
+    /* x @ [w_i, w_f, w_g, w_o]; h_prev @ [u_i, u_f, u_g, u_o] */
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+        const int64_t first = block * width;
+        const int64_t units = nH - first < width ? nH - first : width;
+        for (int64_t top = row_begin; top < row_end; top += high) {
+            const int64_t rows = row_end - top < high ? row_end - top : high;
+            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            cg_tile(rows, 4 * vectors, nI, x_rows + top * (nI), nI,
+                    m->forward_1_panel_1 + block * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
+            cg_tile(rows, 4 * vectors, nH, h_prev_rows + top * (nH), nH,
+                    m->forward_1_panel_2 + block * (nH) * 4 * width, tile + 0 * width, slots * width, 1);
+            /* i_bar = b_i + x_w_i_h_prev
+             * f_bar = b_f + x_w_f_h_prev
+             * g_bar = b_g + x_w_g_h_prev
+             * o_bar = b_o + x_w_o_h_prev
+             * i = sigmoid(i_bar)
+             * f = sigmoid(f_bar)
+             * g = tanh(g_bar)
+             * o = sigmoid(o_bar)
+             * c = c_prev * f + i * g
+             * h = o * tanh(c) */
+            for (int64_t row = top; row < top + rows; ++row) {
+                const real *c_prev_row = c_prev_rows + row * nH + first;
+                const real *b_i_row = b_i_rows + first;
+                const real *b_f_row = b_f_rows + first;
+                const real *b_g_row = b_g_rows + first;
+                const real *b_o_row = b_o_rows + first;
+                const real *x_w_i_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                const real *x_w_g_h_prev_row = tile + (row - top) * slots * width + 2 * width;
+                const real *x_w_o_h_prev_row = tile + (row - top) * slots * width + 3 * width;
+                real *i_row = i_rows + row * nH + first;
+                real *f_row = f_rows + row * nH + first;
+                real *g_row = g_rows + row * nH + first;
+                real *o_row = o_rows + row * nH + first;
+                real *c_row = c_rows + row * nH + first;
+                real *h_row = h_rows + row * nH + first;
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < units; ++unit) {
+                    const real c_prev = c_prev_row[unit];
+                    const real b_i = b_i_row[unit];
+                    const real b_f = b_f_row[unit];
+                    const real b_g = b_g_row[unit];
+                    const real b_o = b_o_row[unit];
+                    const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
+                    const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
+                    const real x_w_g_h_prev = x_w_g_h_prev_row[unit];
+                    const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
+                    const real i_bar = b_i + x_w_i_h_prev;
+                    const real f_bar = b_f + x_w_f_h_prev;
+                    const real g_bar = b_g + x_w_g_h_prev;
+                    const real o_bar = b_o + x_w_o_h_prev;
+                    const real i = cg_sigmoid(i_bar);
+                    i_row[unit] = i;
+                    const real f = cg_sigmoid(f_bar);
+                    f_row[unit] = f;
+                    const real g = cg_tanh(g_bar);
+                    g_row[unit] = g;
+                    const real o = cg_sigmoid(o_bar);
+                    o_row[unit] = o;
+                    const real c = c_prev * f + i * g;
+                    c_row[unit] = c;
+                    h_row[unit] = o * cg_tanh(c);
+                }
+            }
+        }
+    }
+}
+
+static void CELLGEN_NAME(lstm_sequence_forward_task)(int thread, int threads, void *context)
+{
+    const CELLGEN_NAME(lstm_sequence_forward_memory) *m = (const CELLGEN_NAME(lstm_sequence_forward_memory) *)context;
+    const CELLGEN_NAME(lstm_sequence_forward_args) *args = m->args;
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    if (0 % threads == thread)
+        cg_pack_slot(nI, m->args->w_i, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 0, m->forward_1_panel_1);
+    if (1 % threads == thread)
+        cg_pack_slot(nI, m->args->w_f, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 1, m->forward_1_panel_1);
+    if (2 % threads == thread)
+        cg_pack_slot(nI, m->args->w_g, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 2, m->forward_1_panel_1);
+    if (3 % threads == thread)
+        cg_pack_slot(nI, m->args->w_o, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 3, m->forward_1_panel_1);
+    if (4 % threads == thread)
+        cg_pack_slot(nH, m->args->u_i, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 0, m->forward_1_panel_2);
+    if (5 % threads == thread)
+        cg_pack_slot(nH, m->args->u_f, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 1, m->forward_1_panel_2);
+    if (6 % threads == thread)
+        cg_pack_slot(nH, m->args->u_g, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 2, m->forward_1_panel_2);
+    if (7 % threads == thread)
+        cg_pack_slot(nH, m->args->u_o, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 3, m->forward_1_panel_2);
+    cellgen_team_barrier(m->team, thread);
+
+    /* With fewer than three rows for each thread they share the units of a row instead. */
+    const int by_units = threads > 1 && nB < 3 * threads;
+    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
+    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
+    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
+    for (int64_t step = 0; step < nT; ++step) {
+        CELLGEN_NAME(lstm_sequence_forward_forward_1)(m, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(m->team, thread);
+
+    }
+    for (int64_t row = row_begin; row < row_end && share == 0; ++row) {
+        {
+            const real *from = nT > 0 ? args->h + (nT - 1) * nB * (nH) : args->h_prev;
+            memcpy(args->h_last + row * (nH), from + row * (nH), (size_t)(nH) * sizeof(real));
+        }
+        {
+            const real *from = nT > 0 ? args->c + (nT - 1) * nB * (nH) : args->c_prev;
+            memcpy(args->c_last + row * (nH), from + row * (nH), (size_t)(nH) * sizeof(real));
+        }
+    }
+}
+
+int64_t CELLGEN_NAME(lstm_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows;
+    return 64
+         + CELLGEN_BYTES(cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)))
+         + CELLGEN_BYTES(nB * nH)
+         + CELLGEN_BYTES(nB * nH)
+         + CELLGEN_BYTES(nB * nH)
+         + CELLGEN_BYTES(nB * nH);
+}
+
+int CELLGEN_NAME(lstm_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(lstm_sequence_forward_args) *args)
+{
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->x) return CELLGEN_NULL_POINTER;
+    if (!args->h_prev) return CELLGEN_NULL_POINTER;
+    if (!args->c_prev) return CELLGEN_NULL_POINTER;
+    if (!args->w_i) return CELLGEN_NULL_POINTER;
+    if (!args->u_i) return CELLGEN_NULL_POINTER;
+    if (!args->b_i) return CELLGEN_NULL_POINTER;
+    if (!args->w_f) return CELLGEN_NULL_POINTER;
+    if (!args->u_f) return CELLGEN_NULL_POINTER;
+    if (!args->b_f) return CELLGEN_NULL_POINTER;
+    if (!args->w_g) return CELLGEN_NULL_POINTER;
+    if (!args->u_g) return CELLGEN_NULL_POINTER;
+    if (!args->b_g) return CELLGEN_NULL_POINTER;
+    if (!args->w_o) return CELLGEN_NULL_POINTER;
+    if (!args->u_o) return CELLGEN_NULL_POINTER;
+    if (!args->b_o) return CELLGEN_NULL_POINTER;
+    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->c) return CELLGEN_NULL_POINTER;
+    if (!args->h_last) return CELLGEN_NULL_POINTER;
+    if (!args->c_last) return CELLGEN_NULL_POINTER;
+    const int64_t needed = CELLGEN_NAME(lstm_sequence_forward_workspace_size)(nT, nB, nI, nH);
+    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
+
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    CELLGEN_NAME(lstm_sequence_forward_memory) memory;
+    char *workspace = (char *)args->workspace;
+    memory.nT = nT;
+    memory.nB = nB;
+    memory.nI = nI;
+    memory.nH = nH;
+    memory.chunk_rows = chunk_rows;
+    memory.args = args;
+    memory.team = (cellgen_team *)args->team;
+    memory.forward_1_panel_1 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)));
+    memory.forward_1_panel_2 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
+    memory.forward_i = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nB * nH);
+    memory.forward_f = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nB * nH);
+    memory.forward_g = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nB * nH);
+    memory.forward_o = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nB * nH);
+    memory.zeros = (real *)(void *)workspace;
+    cellgen_team_run(memory.team, CELLGEN_NAME(lstm_sequence_forward_task), &memory);
+    return CELLGEN_OK;
+}
+
+/* ---- lstm_sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
+
+typedef struct {
+    int64_t nT;
+    int64_t nB;
+    int64_t nI;
+    int64_t nH;
+    int64_t chunk_rows;
+    const CELLGEN_NAME(lstm_sequence_backward_args) *args;
+    cellgen_team *team;
+    real *d_o_bar_time; /* kept at every step */
+    real *d_g_bar_time; /* kept at every step */
+    real *d_f_bar_time; /* kept at every step */
+    real *d_i_bar_time; /* kept at every step */
+    real *reverse_2_panel_1; /* packed weights */
+    real *reverse_2_panel_2; /* packed weights */
+    real *reverse_2_panel_3; /* packed weights */
+    real *reverse_2_panel_4; /* packed weights */
+    real *deferred_10_panel_1; /* packed weights */
+    real *deferred_10_panel_2; /* packed weights */
+    real *deferred_10_panel_3; /* packed weights */
+    real *deferred_10_panel_4; /* packed weights */
+    real *d_h_prev_pair; /* gradient between two steps */
+    real *d_c_prev_pair; /* gradient between two steps */
+    real *zeros;
+} CELLGEN_NAME(lstm_sequence_backward_memory);
+
+static void CELLGEN_NAME(lstm_sequence_backward_reverse_1)(
+    const CELLGEN_NAME(lstm_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_h_rows = m->args->d_h ? m->args->d_h + step * nB * nH : m->zeros;
+    const int64_t d_h_stride = m->args->d_h ? nH : 0;
+    const real *d_h_next_rows = step < nT - 1 ? m->d_h_prev_pair + (step + 1) % 2 * nB * nH
+        : m->args->d_h_last ? m->args->d_h_last : m->zeros;
+    const int64_t d_h_next_stride = step < nT - 1 || m->args->d_h_last ? nH : 0;
+    const real *d_c_rows = m->args->d_c ? m->args->d_c + step * nB * nH : m->zeros;
+    const int64_t d_c_stride = m->args->d_c ? nH : 0;
+    const real *d_c_next_rows = step < nT - 1 ? m->d_c_prev_pair + (step + 1) % 2 * nB * nH
+        : m->args->d_c_last ? m->args->d_c_last : m->zeros;
+    const int64_t d_c_next_stride = step < nT - 1 || m->args->d_c_last ? nH : 0;
+    const real *c_prev_rows = step == 0 ? m->args->c_prev : m->args->c + (step - 1) * nB * nH;
+    const real *f_rows = m->args->f + step * nB * nH;
+    const real *c_rows = m->args->c + step * nB * nH;
+    const real *i_rows = m->args->i + step * nB * nH;
+    const real *g_rows = m->args->g + step * nB * nH;
+    const real *o_rows = m->args->o + step * nB * nH;
+    real *d_o_bar_rows = m->d_o_bar_time + step * nB * nH;
+    real *d_g_bar_rows = m->d_g_bar_time + step * nB * nH;
+    real *d_f_bar_rows = m->d_f_bar_time + step * nB * nH;
+    real *d_i_bar_rows = m->d_i_bar_time + step * nB * nH;
+    real *d_c_prev_rows = step == 0 ? m->args->d_c_prev : m->d_c_prev_pair + step % 2 * nB * nH;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_h_in = d_h + d_h_next
+     * d_c_in = d_c + d_c_next
+     * d_tanh_c = d_h_in * o
+     * d_c_total = d_c_in + d_tanh_c * (1 - tanh_c**2)
+     * d_o = d_h_in * tanh_c
+     * d_g = d_c_total * i
+     * d_f = d_c_total * c_prev
+     * d_i = d_c_total * g
+     * d_o_bar = d_o * (1 - o) * o
+     * d_g_bar = d_g * (1 - g**2)
+     * d_f_bar = d_f * (1 - f) * f
+     * d_i_bar = d_i * (1 - i) * i
+     * d_c_prev = d_c_total * f */
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const real *d_h_row = d_h_rows + row * d_h_stride + first;
+        const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
+        const real *d_c_row = d_c_rows + row * d_c_stride + first;
+        const real *d_c_next_row = d_c_next_rows + row * d_c_next_stride + first;
+        const real *c_prev_row = c_prev_rows + row * nH + first;
+        const real *f_row = f_rows + row * nH + first;
+        const real *c_row = c_rows + row * nH + first;
+        const real *i_row = i_rows + row * nH + first;
+        const real *g_row = g_rows + row * nH + first;
+        const real *o_row = o_rows + row * nH + first;
+        real *d_o_bar_row = d_o_bar_rows + row * nH + first;
+        real *d_g_bar_row = d_g_bar_rows + row * nH + first;
+        real *d_f_bar_row = d_f_bar_rows + row * nH + first;
+        real *d_i_bar_row = d_i_bar_rows + row * nH + first;
+        real *d_c_prev_row = d_c_prev_rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_h = d_h_row[unit];
+            const real d_h_next = d_h_next_row[unit];
+            const real d_c = d_c_row[unit];
+            const real d_c_next = d_c_next_row[unit];
+            const real c_prev = c_prev_row[unit];
+            const real f = f_row[unit];
+            const real c = c_row[unit];
+            const real i = i_row[unit];
+            const real g = g_row[unit];
+            const real o = o_row[unit];
+            const real d_h_in = d_h + d_h_next;
+            const real d_c_in = d_c + d_c_next;
+            const real tanh_c = cg_tanh(c);
+            const real d_tanh_c = d_h_in * o;
+            const real d_c_total = d_c_in + d_tanh_c * (1 - tanh_c * tanh_c);
+            const real d_o = d_h_in * tanh_c;
+            const real d_g = d_c_total * i;
+            const real d_f = d_c_total * c_prev;
+            const real d_i = d_c_total * g;
+            d_o_bar_row[unit] = d_o * (1 - o) * o;
+            d_g_bar_row[unit] = d_g * (1 - g * g);
+            d_f_bar_row[unit] = d_f * (1 - f) * f;
+            d_i_bar_row[unit] = d_i * (1 - i) * i;
+            d_c_prev_row[unit] = d_c_total * f;
+        }
+    }
+}
+
+static void CELLGEN_NAME(lstm_sequence_backward_reverse_2)(
+    const CELLGEN_NAME(lstm_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_o_bar_rows = m->d_o_bar_time + step * nB * nH;
+    const real *d_g_bar_rows = m->d_g_bar_time + step * nB * nH;
+    const real *d_f_bar_rows = m->d_f_bar_time + step * nB * nH;
+    const real *d_i_bar_rows = m->d_i_bar_time + step * nB * nH;
+    real *d_h_prev_rows = step == 0 ? m->args->d_h_prev : m->d_h_prev_pair + step % 2 * nB * nH;
+
+    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    /* d_o_bar @ [u_o.T]; d_g_bar @ [u_g.T]; d_f_bar @ [u_f.T]; d_i_bar @ [u_i.T] */
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+        const int64_t first = block * width;
+        const int64_t units = nH - first < width ? nH - first : width;
+        for (int64_t top = row_begin; top < row_end; top += high) {
+            const int64_t rows = row_end - top < high ? row_end - top : high;
+            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            cg_tile(rows, 1 * vectors, nH, d_o_bar_rows + top * (nH), nH,
+                    m->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile(rows, 1 * vectors, nH, d_g_bar_rows + top * (nH), nH,
+                    m->reverse_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile(rows, 1 * vectors, nH, d_f_bar_rows + top * (nH), nH,
+                    m->reverse_2_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile(rows, 1 * vectors, nH, d_i_bar_rows + top * (nH), nH,
+                    m->reverse_2_panel_4 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            /* d_h_prev = slot 0 */
+            for (int64_t row = top; row < top + rows; ++row) {
+                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < units; ++unit) {
+                    d_h_prev_row_0[unit] = tile_0[unit];
+                }
+            }
+        }
+    }
+}
+
+static void CELLGEN_NAME(lstm_sequence_backward_deferred_1)(
+    const CELLGEN_NAME(lstm_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_o_bar_rows = m->d_o_bar_time + step * nB * nH;
+    const real *d_g_bar_rows = m->d_g_bar_time + step * nB * nH;
+    const real *d_f_bar_rows = m->d_f_bar_time + step * nB * nH;
+    const real *d_i_bar_rows = m->d_i_bar_time + step * nB * nH;
+    real *d_b_o_rows = m->args->d_b_o;
+    real *d_b_g_rows = m->args->d_b_g;
+    real *d_b_f_rows = m->args->d_b_f;
+    real *d_b_i_rows = m->args->d_b_i;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_b_o = sum(d_o_bar -> (H,))
+     * d_b_g = sum(d_g_bar -> (H,))
+     * d_b_f = sum(d_f_bar -> (H,))
+     * d_b_i = sum(d_i_bar -> (H,)) */
+    real *d_b_o_row = d_b_o_rows + first;
+    real *d_b_g_row = d_b_g_rows + first;
+    real *d_b_f_row = d_b_f_rows + first;
+    real *d_b_i_row = d_b_i_rows + first;
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const real *d_o_bar_row = d_o_bar_rows + row * nH + first;
+        const real *d_g_bar_row = d_g_bar_rows + row * nH + first;
+        const real *d_f_bar_row = d_f_bar_rows + row * nH + first;
+        const real *d_i_bar_row = d_i_bar_rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_o_bar = d_o_bar_row[unit];
+            const real d_g_bar = d_g_bar_row[unit];
+            const real d_f_bar = d_f_bar_row[unit];
+            const real d_i_bar = d_i_bar_row[unit];
+            d_b_o_row[unit] += d_o_bar;
+            d_b_g_row[unit] += d_g_bar;
+            d_b_f_row[unit] += d_f_bar;
+            d_b_i_row[unit] += d_i_bar;
+        }
+    }
+}
+
+static void CELLGEN_NAME(lstm_sequence_backward_deferred_2)(
+    const CELLGEN_NAME(lstm_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *d_o_bar_rows = m->d_o_bar_time + step * nB * nH;
+    real *d_u_o_rows = m->args->d_u_o;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_u_o += h_prev.T @ d_o_bar */
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, nH, d_o_bar_rows, nH, d_u_o_rows + first * nH, nH, 1);
+}
+
+static void CELLGEN_NAME(lstm_sequence_backward_deferred_3)(
+    const CELLGEN_NAME(lstm_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *x_rows = m->args->x + step * nB * nI;
+    const real *d_o_bar_rows = m->d_o_bar_time + step * nB * nH;
+    real *d_w_o_rows = m->args->d_w_o;
+
+    const int64_t first = cellgen_share(nI, part, parts);
+    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    /* d_w_o += x.T @ d_o_bar */
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, nI, d_o_bar_rows, nH, d_w_o_rows + first * nH, nH, 1);
+}
+
+static void CELLGEN_NAME(lstm_sequence_backward_deferred_4)(
+    const CELLGEN_NAME(lstm_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *d_g_bar_rows = m->d_g_bar_time + step * nB * nH;
+    real *d_u_g_rows = m->args->d_u_g;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_u_g += h_prev.T @ d_g_bar */
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, nH, d_g_bar_rows, nH, d_u_g_rows + first * nH, nH, 1);
+}
+
+static void CELLGEN_NAME(lstm_sequence_backward_deferred_5)(
+    const CELLGEN_NAME(lstm_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *x_rows = m->args->x + step * nB * nI;
+    const real *d_g_bar_rows = m->d_g_bar_time + step * nB * nH;
+    real *d_w_g_rows = m->args->d_w_g;
+
+    const int64_t first = cellgen_share(nI, part, parts);
+    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    /* d_w_g += x.T @ d_g_bar */
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, nI, d_g_bar_rows, nH, d_w_g_rows + first * nH, nH, 1);
+}
+
+static void CELLGEN_NAME(lstm_sequence_backward_deferred_6)(
+    const CELLGEN_NAME(lstm_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *d_f_bar_rows = m->d_f_bar_time + step * nB * nH;
+    real *d_u_f_rows = m->args->d_u_f;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_u_f += h_prev.T @ d_f_bar */
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, nH, d_f_bar_rows, nH, d_u_f_rows + first * nH, nH, 1);
+}
+
+static void CELLGEN_NAME(lstm_sequence_backward_deferred_7)(
+    const CELLGEN_NAME(lstm_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *x_rows = m->args->x + step * nB * nI;
+    const real *d_f_bar_rows = m->d_f_bar_time + step * nB * nH;
+    real *d_w_f_rows = m->args->d_w_f;
+
+    const int64_t first = cellgen_share(nI, part, parts);
+    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    /* d_w_f += x.T @ d_f_bar */
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, nI, d_f_bar_rows, nH, d_w_f_rows + first * nH, nH, 1);
+}
+
+static void CELLGEN_NAME(lstm_sequence_backward_deferred_8)(
+    const CELLGEN_NAME(lstm_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *d_i_bar_rows = m->d_i_bar_time + step * nB * nH;
+    real *d_u_i_rows = m->args->d_u_i;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_u_i += h_prev.T @ d_i_bar */
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, nH, d_i_bar_rows, nH, d_u_i_rows + first * nH, nH, 1);
+}
+
+static void CELLGEN_NAME(lstm_sequence_backward_deferred_9)(
+    const CELLGEN_NAME(lstm_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *x_rows = m->args->x + step * nB * nI;
+    const real *d_i_bar_rows = m->d_i_bar_time + step * nB * nH;
+    real *d_w_i_rows = m->args->d_w_i;
+
+    const int64_t first = cellgen_share(nI, part, parts);
+    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    /* d_w_i += x.T @ d_i_bar */
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, nI, d_i_bar_rows, nH, d_w_i_rows + first * nH, nH, 1);
+}
+
+static void CELLGEN_NAME(lstm_sequence_backward_deferred_10)(
+    const CELLGEN_NAME(lstm_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_o_bar_rows = m->d_o_bar_time + step * nB * nH;
+    const real *d_g_bar_rows = m->d_g_bar_time + step * nB * nH;
+    const real *d_f_bar_rows = m->d_f_bar_time + step * nB * nH;
+    const real *d_i_bar_rows = m->d_i_bar_time + step * nB * nH;
+    real *d_x_rows = m->args->d_x + step * nB * nI;
+
+    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    /* d_o_bar @ [w_o.T]; d_g_bar @ [w_g.T]; d_f_bar @ [w_f.T]; d_i_bar @ [w_i.T] */
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+        const int64_t first = block * width;
+        const int64_t units = nI - first < width ? nI - first : width;
+        for (int64_t top = row_begin; top < row_end; top += high) {
+            const int64_t rows = row_end - top < high ? row_end - top : high;
+            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            cg_tile(rows, 1 * vectors, nH, d_o_bar_rows + top * (nH), nH,
+                    m->deferred_10_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile(rows, 1 * vectors, nH, d_g_bar_rows + top * (nH), nH,
+                    m->deferred_10_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile(rows, 1 * vectors, nH, d_f_bar_rows + top * (nH), nH,
+                    m->deferred_10_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile(rows, 1 * vectors, nH, d_i_bar_rows + top * (nH), nH,
+                    m->deferred_10_panel_4 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            /* d_x = slot 0 */
+            for (int64_t row = top; row < top + rows; ++row) {
+                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                real *d_x_row_0 = d_x_rows + row * nI + first;
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < units; ++unit) {
+                    d_x_row_0[unit] = tile_0[unit];
+                }
+            }
+        }
+    }
+}
+
+static void CELLGEN_NAME(lstm_sequence_backward_task)(int thread, int threads, void *context)
+{
+    const CELLGEN_NAME(lstm_sequence_backward_memory) *m = (const CELLGEN_NAME(lstm_sequence_backward_memory) *)context;
+    const CELLGEN_NAME(lstm_sequence_backward_args) *args = m->args;
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    if (0 % threads == thread)
+        cg_pack_slot(nH, m->args->u_o, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_1);
+    if (1 % threads == thread)
+        cg_pack_slot(nH, m->args->u_g, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_2);
+    if (2 % threads == thread)
+        cg_pack_slot(nH, m->args->u_f, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_3);
+    if (3 % threads == thread)
+        cg_pack_slot(nH, m->args->u_i, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_4);
+    if (0 % threads == thread)
+        cg_pack_slot(nH, m->args->w_o, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_10_panel_1);
+    if (1 % threads == thread)
+        cg_pack_slot(nH, m->args->w_g, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_10_panel_2);
+    if (2 % threads == thread)
+        cg_pack_slot(nH, m->args->w_f, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_10_panel_3);
+    if (3 % threads == thread)
+        cg_pack_slot(nH, m->args->w_i, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_10_panel_4);
+    if (0 % threads == thread)
+        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_i[unit] = 0;
+    if (1 % threads == thread)
+        for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_i[unit] = 0;
+    if (2 % threads == thread)
+        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_i[unit] = 0;
+    if (3 % threads == thread)
+        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_f[unit] = 0;
+    if (4 % threads == thread)
+        for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_f[unit] = 0;
+    if (5 % threads == thread)
+        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_f[unit] = 0;
+    if (6 % threads == thread)
+        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_g[unit] = 0;
+    if (7 % threads == thread)
+        for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_g[unit] = 0;
+    if (8 % threads == thread)
+        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_g[unit] = 0;
+    if (9 % threads == thread)
+        for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_o[unit] = 0;
+    if (10 % threads == thread)
+        for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_o[unit] = 0;
+    if (11 % threads == thread)
+        for (int64_t unit = 0; unit < nH; ++unit) args->d_b_o[unit] = 0;
+    cellgen_team_barrier(m->team, thread);
+
+    /* With fewer than three rows for each thread they share the units of a row instead. */
+    const int by_units = threads > 1 && nB < 3 * threads;
+    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
+    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
+    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        CELLGEN_NAME(lstm_sequence_backward_reverse_1)(m, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(lstm_sequence_backward_reverse_2)(m, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(m->team, thread);
+
+    }
+    if (nT == 0 && thread == 0) {
+        for (int64_t unit = 0; unit < nB * (nH); ++unit)
+            args->d_h_prev[unit] = args->d_h_last ? args->d_h_last[unit] : 0;
+        for (int64_t unit = 0; unit < nB * (nH); ++unit)
+            args->d_c_prev[unit] = args->d_c_last ? args->d_c_last[unit] : 0;
+    }
+    cellgen_team_barrier(m->team, thread);
+
+    /* What no state waits for: once over the rows of many steps at a time. */
+    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
+        const int64_t fitting = nB > 0 ? m->chunk_rows / nB : 1;
+        steps = nT - step < fitting ? nT - step : fitting;
+        if (step == 0) steps = 1; /* the initial state stands in an array of its own */
+        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+        CELLGEN_NAME(lstm_sequence_backward_deferred_1)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(lstm_sequence_backward_deferred_2)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(lstm_sequence_backward_deferred_3)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(lstm_sequence_backward_deferred_4)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(lstm_sequence_backward_deferred_5)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(lstm_sequence_backward_deferred_6)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(lstm_sequence_backward_deferred_7)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(lstm_sequence_backward_deferred_8)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(lstm_sequence_backward_deferred_9)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(lstm_sequence_backward_deferred_10)(m, step, begin, end, 0, 1);
+        cellgen_team_barrier(m->team, thread);
+        (void)begin, (void)end;
+    }
+}
+
+int64_t CELLGEN_NAME(lstm_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows;
+    return 64
+         + CELLGEN_BYTES(nT * nB * nH)
+         + CELLGEN_BYTES(nT * nB * nH)
+         + CELLGEN_BYTES(nT * nB * nH)
+         + CELLGEN_BYTES(nT * nB * nH)
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(2 * nB * nH)
+         + CELLGEN_BYTES(2 * nB * nH)
+         + CELLGEN_BYTES(nH);
+}
+
+int CELLGEN_NAME(lstm_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(lstm_sequence_backward_args) *args)
+{
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->x) return CELLGEN_NULL_POINTER;
+    if (!args->h_prev) return CELLGEN_NULL_POINTER;
+    if (!args->c_prev) return CELLGEN_NULL_POINTER;
+    if (!args->w_i) return CELLGEN_NULL_POINTER;
+    if (!args->u_i) return CELLGEN_NULL_POINTER;
+    if (!args->w_f) return CELLGEN_NULL_POINTER;
+    if (!args->u_f) return CELLGEN_NULL_POINTER;
+    if (!args->w_g) return CELLGEN_NULL_POINTER;
+    if (!args->u_g) return CELLGEN_NULL_POINTER;
+    if (!args->w_o) return CELLGEN_NULL_POINTER;
+    if (!args->u_o) return CELLGEN_NULL_POINTER;
+    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->c) return CELLGEN_NULL_POINTER;
+    if (!args->i) return CELLGEN_NULL_POINTER;
+    if (!args->f) return CELLGEN_NULL_POINTER;
+    if (!args->g) return CELLGEN_NULL_POINTER;
+    if (!args->o) return CELLGEN_NULL_POINTER;
+    if (!args->d_x) return CELLGEN_NULL_POINTER;
+    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
+    if (!args->d_c_prev) return CELLGEN_NULL_POINTER;
+    if (!args->d_w_i) return CELLGEN_NULL_POINTER;
+    if (!args->d_u_i) return CELLGEN_NULL_POINTER;
+    if (!args->d_b_i) return CELLGEN_NULL_POINTER;
+    if (!args->d_w_f) return CELLGEN_NULL_POINTER;
+    if (!args->d_u_f) return CELLGEN_NULL_POINTER;
+    if (!args->d_b_f) return CELLGEN_NULL_POINTER;
+    if (!args->d_w_g) return CELLGEN_NULL_POINTER;
+    if (!args->d_u_g) return CELLGEN_NULL_POINTER;
+    if (!args->d_b_g) return CELLGEN_NULL_POINTER;
+    if (!args->d_w_o) return CELLGEN_NULL_POINTER;
+    if (!args->d_u_o) return CELLGEN_NULL_POINTER;
+    if (!args->d_b_o) return CELLGEN_NULL_POINTER;
+    const int64_t needed = CELLGEN_NAME(lstm_sequence_backward_workspace_size)(nT, nB, nI, nH);
+    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
+
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    CELLGEN_NAME(lstm_sequence_backward_memory) memory;
+    char *workspace = (char *)args->workspace;
+    memory.nT = nT;
+    memory.nB = nB;
+    memory.nI = nI;
+    memory.nH = nH;
+    memory.chunk_rows = chunk_rows;
+    memory.args = args;
+    memory.team = (cellgen_team *)args->team;
+    memory.d_o_bar_time = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nT * nB * nH);
+    memory.d_g_bar_time = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nT * nB * nH);
+    memory.d_f_bar_time = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nT * nB * nH);
+    memory.d_i_bar_time = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nT * nB * nH);
+    memory.reverse_2_panel_1 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.reverse_2_panel_2 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.reverse_2_panel_3 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.reverse_2_panel_4 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.deferred_10_panel_1 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    memory.deferred_10_panel_2 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    memory.deferred_10_panel_3 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    memory.deferred_10_panel_4 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    memory.d_h_prev_pair = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(2 * nB * nH);
+    memory.d_c_prev_pair = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(2 * nB * nH);
+    memory.zeros = (real *)(void *)workspace;
+    for (int64_t unit = 0; unit < nH; ++unit) memory.zeros[unit] = 0;
+    cellgen_team_run(memory.team, CELLGEN_NAME(lstm_sequence_backward_task), &memory);
+    return CELLGEN_OK;
+}
+
 
 #endif

@@ -107,6 +107,85 @@ typedef struct {
 int lstm_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const lstm_weight_gradients_args_f32 *args);
 
 typedef struct {
+    const float *x;              /* (T, B, I) */
+    const float *h_prev;         /* (B, H) */
+    const float *c_prev;         /* (B, H) */
+    const float *w_i;            /* (I, H) */
+    const float *u_i;            /* (H, H) */
+    const float *b_i;            /* (H) */
+    const float *w_f;            /* (I, H) */
+    const float *u_f;            /* (H, H) */
+    const float *b_f;            /* (H) */
+    const float *w_g;            /* (I, H) */
+    const float *u_g;            /* (H, H) */
+    const float *b_g;            /* (H) */
+    const float *w_o;            /* (I, H) */
+    const float *u_o;            /* (H, H) */
+    const float *b_o;            /* (H) */
+    float *h;                    /* (T, B, H) */
+    float *c;                    /* (T, B, H) */
+    float *h_last;               /* (B, H) */
+    float *c_last;               /* (B, H) */
+    float *i;                    /* (T, B, H), NULL: not wanted */
+    float *f;                    /* (T, B, H), NULL: not wanted */
+    float *g;                    /* (T, B, H), NULL: not wanted */
+    float *o;                    /* (T, B, H), NULL: not wanted */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} lstm_sequence_forward_args_f32;
+
+/* Compute all steps of a sequence. */
+int lstm_sequence_forward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lstm_sequence_forward_args_f32 *args);
+int64_t lstm_sequence_forward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+typedef struct {
+    const float *x;              /* (T, B, I) */
+    const float *h_prev;         /* (B, H) */
+    const float *c_prev;         /* (B, H) */
+    const float *w_i;            /* (I, H) */
+    const float *u_i;            /* (H, H) */
+    const float *w_f;            /* (I, H) */
+    const float *u_f;            /* (H, H) */
+    const float *w_g;            /* (I, H) */
+    const float *u_g;            /* (H, H) */
+    const float *w_o;            /* (I, H) */
+    const float *u_o;            /* (H, H) */
+    const float *h;              /* (T, B, H) */
+    const float *c;              /* (T, B, H) */
+    const float *i;              /* (T, B, H) */
+    const float *f;              /* (T, B, H) */
+    const float *g;              /* (T, B, H) */
+    const float *o;              /* (T, B, H) */
+    const float *d_h;            /* (T, B, H), NULL counts as zero */
+    const float *d_c;            /* (T, B, H), NULL counts as zero */
+    const float *d_h_last;       /* (B, H), NULL counts as zero */
+    const float *d_c_last;       /* (B, H), NULL counts as zero */
+    float *d_x;                  /* (T, B, I) */
+    float *d_h_prev;             /* (B, H) */
+    float *d_c_prev;             /* (B, H) */
+    float *d_w_i;                /* (I, H) */
+    float *d_u_i;                /* (H, H) */
+    float *d_b_i;                /* (H) */
+    float *d_w_f;                /* (I, H) */
+    float *d_u_f;                /* (H, H) */
+    float *d_b_f;                /* (H) */
+    float *d_w_g;                /* (I, H) */
+    float *d_u_g;                /* (H, H) */
+    float *d_b_g;                /* (H) */
+    float *d_w_o;                /* (I, H) */
+    float *d_u_o;                /* (H, H) */
+    float *d_b_o;                /* (H) */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} lstm_sequence_backward_args_f32;
+
+/* Compute every gradient of a sequence; upstream gradients left out are 0. */
+int lstm_sequence_backward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lstm_sequence_backward_args_f32 *args);
+int64_t lstm_sequence_backward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+typedef struct {
     const double *x;             /* (B, I) */
     const double *h_prev;        /* (B, H) */
     const double *c_prev;        /* (B, H) */
@@ -189,6 +268,89 @@ typedef struct {
 
 /* Compute the gradients of all parameters that backward does not return. */
 int lstm_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const lstm_weight_gradients_args_f64 *args);
+
+typedef struct {
+    const double *x;             /* (T, B, I) */
+    const double *h_prev;        /* (B, H) */
+    const double *c_prev;        /* (B, H) */
+    const double *w_i;           /* (I, H) */
+    const double *u_i;           /* (H, H) */
+    const double *b_i;           /* (H) */
+    const double *w_f;           /* (I, H) */
+    const double *u_f;           /* (H, H) */
+    const double *b_f;           /* (H) */
+    const double *w_g;           /* (I, H) */
+    const double *u_g;           /* (H, H) */
+    const double *b_g;           /* (H) */
+    const double *w_o;           /* (I, H) */
+    const double *u_o;           /* (H, H) */
+    const double *b_o;           /* (H) */
+    double *h;                   /* (T, B, H) */
+    double *c;                   /* (T, B, H) */
+    double *h_last;              /* (B, H) */
+    double *c_last;              /* (B, H) */
+    double *i;                   /* (T, B, H), NULL: not wanted */
+    double *f;                   /* (T, B, H), NULL: not wanted */
+    double *g;                   /* (T, B, H), NULL: not wanted */
+    double *o;                   /* (T, B, H), NULL: not wanted */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} lstm_sequence_forward_args_f64;
+
+/* Compute all steps of a sequence. */
+int lstm_sequence_forward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lstm_sequence_forward_args_f64 *args);
+int64_t lstm_sequence_forward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+typedef struct {
+    const double *x;             /* (T, B, I) */
+    const double *h_prev;        /* (B, H) */
+    const double *c_prev;        /* (B, H) */
+    const double *w_i;           /* (I, H) */
+    const double *u_i;           /* (H, H) */
+    const double *w_f;           /* (I, H) */
+    const double *u_f;           /* (H, H) */
+    const double *w_g;           /* (I, H) */
+    const double *u_g;           /* (H, H) */
+    const double *w_o;           /* (I, H) */
+    const double *u_o;           /* (H, H) */
+    const double *h;             /* (T, B, H) */
+    const double *c;             /* (T, B, H) */
+    const double *i;             /* (T, B, H) */
+    const double *f;             /* (T, B, H) */
+    const double *g;             /* (T, B, H) */
+    const double *o;             /* (T, B, H) */
+    const double *d_h;           /* (T, B, H), NULL counts as zero */
+    const double *d_c;           /* (T, B, H), NULL counts as zero */
+    const double *d_h_last;      /* (B, H), NULL counts as zero */
+    const double *d_c_last;      /* (B, H), NULL counts as zero */
+    double *d_x;                 /* (T, B, I) */
+    double *d_h_prev;            /* (B, H) */
+    double *d_c_prev;            /* (B, H) */
+    double *d_w_i;               /* (I, H) */
+    double *d_u_i;               /* (H, H) */
+    double *d_b_i;               /* (H) */
+    double *d_w_f;               /* (I, H) */
+    double *d_u_f;               /* (H, H) */
+    double *d_b_f;               /* (H) */
+    double *d_w_g;               /* (I, H) */
+    double *d_u_g;               /* (H, H) */
+    double *d_b_g;               /* (H) */
+    double *d_w_o;               /* (I, H) */
+    double *d_u_o;               /* (H, H) */
+    double *d_b_o;               /* (H) */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} lstm_sequence_backward_args_f64;
+
+/* Compute every gradient of a sequence; upstream gradients left out are 0. */
+int lstm_sequence_backward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lstm_sequence_backward_args_f64 *args);
+int64_t lstm_sequence_backward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+/* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
+void *lstm_team_create(int threads);
+void lstm_team_destroy(void *team);
 
 CELLGEN_END_DECLS
 

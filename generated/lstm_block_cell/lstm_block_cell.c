@@ -1,5 +1,6 @@
-/* Long short-term memory with the names, fused layout [i | ci | f | o] and run-time attributes of
- * TensorFlow's LSTMBlockCell; cell_clip <= 0 means no clipping.
+/* Long short-term memory (Zaremba, Sutskever & Vinyals 2014, arXiv:1409.2329), with the names,
+ * fused layout [i | ci | f | o] and run-time attributes of TensorFlow's LSTMBlockCell; cell_clip
+ * <= 0 means no clipping.
  *
  *     icfo = concat(x, h_prev) @ w + b
  *     i_bar = icfo[:, :H]
@@ -27,10 +28,21 @@
 #include "lstm_block_cell.c"
 #undef CELLGEN_PRECISION
 
+void *lstm_block_cell_team_create(int threads)
+{
+    return cellgen_team_create(threads);
+}
+
+void lstm_block_cell_team_destroy(void *team)
+{
+    cellgen_team_destroy((cellgen_team *)team);
+}
+
 #else
 
 #include "cellgen_real.h"
 #include "cellgen_gemm.h"
+#include "cellgen_sequence.h"
 
 /* ---- lstm_block_cell_forward: Compute one step. */
 
@@ -338,5 +350,695 @@ int CELLGEN_NAME(lstm_block_cell_weight_gradients)(int64_t nB, int64_t nI, int64
 
     return CELLGEN_OK;
 }
+
+/* ---- lstm_block_cell_sequence_forward: Compute all steps of a sequence. */
+
+typedef struct {
+    int64_t nT;
+    int64_t nB;
+    int64_t nI;
+    int64_t nH;
+    int64_t chunk_rows;
+    const CELLGEN_NAME(lstm_block_cell_sequence_forward_args) *args;
+    cellgen_team *team;
+    real *forward_1_panel_1; /* packed weights */
+    real *forward_1_panel_2; /* packed weights */
+    real *zeros;
+} CELLGEN_NAME(lstm_block_cell_sequence_forward_memory);
+
+static void CELLGEN_NAME(lstm_block_cell_sequence_forward_forward_1)(
+    const CELLGEN_NAME(lstm_block_cell_sequence_forward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *x_rows = m->args->x + step * nB * nI;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *cs_prev_rows = step == 0 ? m->args->cs_prev : m->args->cs + (step - 1) * nB * nH;
+    const real *wci_rows = m->args->wci;
+    const real *wcf_rows = m->args->wcf;
+    const real *wco_rows = m->args->wco;
+    const real *b_rows = m->args->b;
+    const real forget_bias = m->args->forget_bias;
+    const real cell_clip = m->args->cell_clip;
+    real *i_rows = m->args->i + step * nB * nH;
+    real *ci_rows = m->args->ci + step * nB * nH;
+    real *f_rows = m->args->f + step * nB * nH;
+    real *cs_rows = m->args->cs + step * nB * nH;
+    real *co_rows = m->args->co + step * nB * nH;
+    real *o_rows = m->args->o + step * nB * nH;
+    real *h_rows = m->args->h + step * nB * nH;
+
+    enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
+    /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]]; h_prev @ [w[I:I + H, :H], w[I:I + H, H:2*H], w[I:I + H, 2*H:3*H], w[I:I + H, 3*H:4*H]] */
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+        const int64_t first = block * width;
+        const int64_t units = nH - first < width ? nH - first : width;
+        for (int64_t top = row_begin; top < row_end; top += high) {
+            const int64_t rows = row_end - top < high ? row_end - top : high;
+            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            cg_tile(rows, 4 * vectors, nI, x_rows + top * (nI), nI,
+                    m->forward_1_panel_1 + block * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
+            cg_tile(rows, 4 * vectors, nH, h_prev_rows + top * (nH), nH,
+                    m->forward_1_panel_2 + block * (nH) * 4 * width, tile + 0 * width, slots * width, 1);
+            /* i_bar = b_0 + x_w_h_prev_0
+             * ci_bar = b_1 + x_w_h_prev_1
+             * f_bar = b_2 + x_w_h_prev_2
+             * o_bar = b_3 + x_w_h_prev_3
+             * i = sigmoid(cs_prev * wci + i_bar)
+             * ci = tanh(ci_bar)
+             * f = sigmoid(cs_prev * wcf + forget_bias + f_bar)
+             * cs_raw = cs_prev * f + i * ci
+             * cs = where((cell_clip > 0), clip_straight_through(cs_raw, -cell_clip, cell_clip), cs_raw)
+             * co = tanh(cs)
+             * o = sigmoid(wco * cs + o_bar)
+             * h = co * o */
+            for (int64_t row = top; row < top + rows; ++row) {
+                const real *cs_prev_row = cs_prev_rows + row * nH + first;
+                const real *wci_row = wci_rows + first;
+                const real *wcf_row = wcf_rows + first;
+                const real *wco_row = wco_rows + first;
+                const real *b_0_row = b_rows + first;
+                const real *b_1_row = b_rows + nH + first;
+                const real *b_2_row = b_rows + 2 * nH + first;
+                const real *b_3_row = b_rows + 3 * nH + first;
+                const real *x_w_h_prev_0_row = tile + (row - top) * slots * width + 0 * width;
+                const real *x_w_h_prev_1_row = tile + (row - top) * slots * width + 1 * width;
+                const real *x_w_h_prev_2_row = tile + (row - top) * slots * width + 2 * width;
+                const real *x_w_h_prev_3_row = tile + (row - top) * slots * width + 3 * width;
+                real *i_row = i_rows + row * nH + first;
+                real *ci_row = ci_rows + row * nH + first;
+                real *f_row = f_rows + row * nH + first;
+                real *cs_row = cs_rows + row * nH + first;
+                real *co_row = co_rows + row * nH + first;
+                real *o_row = o_rows + row * nH + first;
+                real *h_row = h_rows + row * nH + first;
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < units; ++unit) {
+                    const real cs_prev = cs_prev_row[unit];
+                    const real wci = wci_row[unit];
+                    const real wcf = wcf_row[unit];
+                    const real wco = wco_row[unit];
+                    const real b_0 = b_0_row[unit];
+                    const real b_1 = b_1_row[unit];
+                    const real b_2 = b_2_row[unit];
+                    const real b_3 = b_3_row[unit];
+                    const real x_w_h_prev_0 = x_w_h_prev_0_row[unit];
+                    const real x_w_h_prev_1 = x_w_h_prev_1_row[unit];
+                    const real x_w_h_prev_2 = x_w_h_prev_2_row[unit];
+                    const real x_w_h_prev_3 = x_w_h_prev_3_row[unit];
+                    const real i_bar = b_0 + x_w_h_prev_0;
+                    const real ci_bar = b_1 + x_w_h_prev_1;
+                    const real f_bar = b_2 + x_w_h_prev_2;
+                    const real o_bar = b_3 + x_w_h_prev_3;
+                    const real i = cg_sigmoid(cs_prev * wci + i_bar);
+                    i_row[unit] = i;
+                    const real ci = cg_tanh(ci_bar);
+                    ci_row[unit] = ci;
+                    const real f = cg_sigmoid(cs_prev * wcf + forget_bias + f_bar);
+                    f_row[unit] = f;
+                    const real cs_raw = cs_prev * f + i * ci;
+                    const real cs = cg_where(cg_gt(cell_clip, 0), cg_clip(cs_raw, -cell_clip, cell_clip), cs_raw);
+                    cs_row[unit] = cs;
+                    const real co = cg_tanh(cs);
+                    co_row[unit] = co;
+                    const real o = cg_sigmoid(wco * cs + o_bar);
+                    o_row[unit] = o;
+                    h_row[unit] = co * o;
+                }
+            }
+        }
+    }
+}
+
+static void CELLGEN_NAME(lstm_block_cell_sequence_forward_task)(int thread, int threads, void *context)
+{
+    const CELLGEN_NAME(lstm_block_cell_sequence_forward_memory) *m = (const CELLGEN_NAME(lstm_block_cell_sequence_forward_memory) *)context;
+    const CELLGEN_NAME(lstm_block_cell_sequence_forward_args) *args = m->args;
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    if (0 % threads == thread)
+        cg_pack_slot(nI, m->args->w, 4 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 0, m->forward_1_panel_1);
+    if (1 % threads == thread)
+        cg_pack_slot(nI, m->args->w + nH, 4 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 1, m->forward_1_panel_1);
+    if (2 % threads == thread)
+        cg_pack_slot(nI, m->args->w + 2 * nH, 4 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 2, m->forward_1_panel_1);
+    if (3 % threads == thread)
+        cg_pack_slot(nI, m->args->w + 3 * nH, 4 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 3, m->forward_1_panel_1);
+    if (4 % threads == thread)
+        cg_pack_slot(nH, m->args->w + nI * (4 * nH), 4 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 0, m->forward_1_panel_2);
+    if (5 % threads == thread)
+        cg_pack_slot(nH, m->args->w + nI * (4 * nH) + nH, 4 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 1, m->forward_1_panel_2);
+    if (6 % threads == thread)
+        cg_pack_slot(nH, m->args->w + nI * (4 * nH) + 2 * nH, 4 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 2, m->forward_1_panel_2);
+    if (7 % threads == thread)
+        cg_pack_slot(nH, m->args->w + nI * (4 * nH) + 3 * nH, 4 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 3, m->forward_1_panel_2);
+    cellgen_team_barrier(m->team, thread);
+
+    /* With fewer than three rows for each thread they share the units of a row instead. */
+    const int by_units = threads > 1 && nB < 3 * threads;
+    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
+    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
+    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
+    for (int64_t step = 0; step < nT; ++step) {
+        CELLGEN_NAME(lstm_block_cell_sequence_forward_forward_1)(m, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(m->team, thread);
+
+    }
+    for (int64_t row = row_begin; row < row_end && share == 0; ++row) {
+        {
+            const real *from = nT > 0 ? args->cs + (nT - 1) * nB * (nH) : args->cs_prev;
+            memcpy(args->cs_last + row * (nH), from + row * (nH), (size_t)(nH) * sizeof(real));
+        }
+        {
+            const real *from = nT > 0 ? args->h + (nT - 1) * nB * (nH) : args->h_prev;
+            memcpy(args->h_last + row * (nH), from + row * (nH), (size_t)(nH) * sizeof(real));
+        }
+    }
+}
+
+int64_t CELLGEN_NAME(lstm_block_cell_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows;
+    return 64
+         + CELLGEN_BYTES(cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)))
+         + CELLGEN_BYTES(cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
+}
+
+int CELLGEN_NAME(lstm_block_cell_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(lstm_block_cell_sequence_forward_args) *args)
+{
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->x) return CELLGEN_NULL_POINTER;
+    if (!args->cs_prev) return CELLGEN_NULL_POINTER;
+    if (!args->h_prev) return CELLGEN_NULL_POINTER;
+    if (!args->w) return CELLGEN_NULL_POINTER;
+    if (!args->wci) return CELLGEN_NULL_POINTER;
+    if (!args->wcf) return CELLGEN_NULL_POINTER;
+    if (!args->wco) return CELLGEN_NULL_POINTER;
+    if (!args->b) return CELLGEN_NULL_POINTER;
+    if (!args->i) return CELLGEN_NULL_POINTER;
+    if (!args->cs) return CELLGEN_NULL_POINTER;
+    if (!args->f) return CELLGEN_NULL_POINTER;
+    if (!args->o) return CELLGEN_NULL_POINTER;
+    if (!args->ci) return CELLGEN_NULL_POINTER;
+    if (!args->co) return CELLGEN_NULL_POINTER;
+    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->cs_last) return CELLGEN_NULL_POINTER;
+    if (!args->h_last) return CELLGEN_NULL_POINTER;
+    const int64_t needed = CELLGEN_NAME(lstm_block_cell_sequence_forward_workspace_size)(nT, nB, nI, nH);
+    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
+
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    CELLGEN_NAME(lstm_block_cell_sequence_forward_memory) memory;
+    char *workspace = (char *)args->workspace;
+    memory.nT = nT;
+    memory.nB = nB;
+    memory.nI = nI;
+    memory.nH = nH;
+    memory.chunk_rows = chunk_rows;
+    memory.args = args;
+    memory.team = (cellgen_team *)args->team;
+    memory.forward_1_panel_1 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)));
+    memory.forward_1_panel_2 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
+    memory.zeros = (real *)(void *)workspace;
+    cellgen_team_run(memory.team, CELLGEN_NAME(lstm_block_cell_sequence_forward_task), &memory);
+    return CELLGEN_OK;
+}
+
+/* ---- lstm_block_cell_sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
+
+typedef struct {
+    int64_t nT;
+    int64_t nB;
+    int64_t nI;
+    int64_t nH;
+    int64_t chunk_rows;
+    const CELLGEN_NAME(lstm_block_cell_sequence_backward_args) *args;
+    cellgen_team *team;
+    real *d_icfo_time; /* kept at every step */
+    real *reverse_2_panel_1; /* packed weights */
+    real *deferred_5_panel_1; /* packed weights */
+    real *d_cs_prev_pair; /* gradient between two steps */
+    real *d_h_prev_pair; /* gradient between two steps */
+    real *zeros;
+} CELLGEN_NAME(lstm_block_cell_sequence_backward_memory);
+
+static void CELLGEN_NAME(lstm_block_cell_sequence_backward_reverse_1)(
+    const CELLGEN_NAME(lstm_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_h_rows = m->args->d_h ? m->args->d_h + step * nB * nH : m->zeros;
+    const int64_t d_h_stride = m->args->d_h ? nH : 0;
+    const real *d_h_next_rows = step < nT - 1 ? m->d_h_prev_pair + (step + 1) % 2 * nB * nH
+        : m->args->d_h_last ? m->args->d_h_last : m->zeros;
+    const int64_t d_h_next_stride = step < nT - 1 || m->args->d_h_last ? nH : 0;
+    const real *d_i_rows = m->args->d_i ? m->args->d_i + step * nB * nH : m->zeros;
+    const int64_t d_i_stride = m->args->d_i ? nH : 0;
+    const real *d_cs_rows = m->args->d_cs ? m->args->d_cs + step * nB * nH : m->zeros;
+    const int64_t d_cs_stride = m->args->d_cs ? nH : 0;
+    const real *d_cs_next_rows = step < nT - 1 ? m->d_cs_prev_pair + (step + 1) % 2 * nB * nH
+        : m->args->d_cs_last ? m->args->d_cs_last : m->zeros;
+    const int64_t d_cs_next_stride = step < nT - 1 || m->args->d_cs_last ? nH : 0;
+    const real *d_f_rows = m->args->d_f ? m->args->d_f + step * nB * nH : m->zeros;
+    const int64_t d_f_stride = m->args->d_f ? nH : 0;
+    const real *d_o_rows = m->args->d_o ? m->args->d_o + step * nB * nH : m->zeros;
+    const int64_t d_o_stride = m->args->d_o ? nH : 0;
+    const real *d_ci_rows = m->args->d_ci ? m->args->d_ci + step * nB * nH : m->zeros;
+    const int64_t d_ci_stride = m->args->d_ci ? nH : 0;
+    const real *d_co_rows = m->args->d_co ? m->args->d_co + step * nB * nH : m->zeros;
+    const int64_t d_co_stride = m->args->d_co ? nH : 0;
+    const real *cs_prev_rows = step == 0 ? m->args->cs_prev : m->args->cs + (step - 1) * nB * nH;
+    const real *wci_rows = m->args->wci;
+    const real *wcf_rows = m->args->wcf;
+    const real *wco_rows = m->args->wco;
+    const real *f_rows = m->args->f + step * nB * nH;
+    const real *o_rows = m->args->o + step * nB * nH;
+    const real *i_rows = m->args->i + step * nB * nH;
+    const real *ci_rows = m->args->ci + step * nB * nH;
+    const real *co_rows = m->args->co + step * nB * nH;
+    real *d_icfo_rows = m->d_icfo_time + step * nB * (4 * nH);
+    real *d_cs_prev_rows = step == 0 ? m->args->d_cs_prev : m->d_cs_prev_pair + step % 2 * nB * nH;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_cs_in = d_cs + d_cs_next
+     * d_h_in = d_h + d_h_next
+     * d_o_total = d_o + d_h_in * co
+     * d_o_pre = d_o_total * (1 - o) * o
+     * d_co_total = d_co + d_h_in * o
+     * d_cs_total = d_cs_in + d_o_pre * wco + d_co_total * (1 - co**2)
+     * d_f_total = d_f + d_cs_total * cs_prev
+     * d_f_pre = d_f_total * (1 - f) * f
+     * d_ci_total = d_ci + d_cs_total * i
+     * d_i_total = d_i + d_cs_total * ci
+     * d_i_pre = d_i_total * (1 - i) * i
+     * d_ci_bar = d_ci_total * (1 - ci**2)
+     * d_cs_prev = d_cs_total * f + d_f_pre * wcf + d_i_pre * wci */
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const real *d_h_row = d_h_rows + row * d_h_stride + first;
+        const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
+        const real *d_i_row = d_i_rows + row * d_i_stride + first;
+        const real *d_cs_row = d_cs_rows + row * d_cs_stride + first;
+        const real *d_cs_next_row = d_cs_next_rows + row * d_cs_next_stride + first;
+        const real *d_f_row = d_f_rows + row * d_f_stride + first;
+        const real *d_o_row = d_o_rows + row * d_o_stride + first;
+        const real *d_ci_row = d_ci_rows + row * d_ci_stride + first;
+        const real *d_co_row = d_co_rows + row * d_co_stride + first;
+        const real *cs_prev_row = cs_prev_rows + row * nH + first;
+        const real *wci_row = wci_rows + first;
+        const real *wcf_row = wcf_rows + first;
+        const real *wco_row = wco_rows + first;
+        const real *f_row = f_rows + row * nH + first;
+        const real *o_row = o_rows + row * nH + first;
+        const real *i_row = i_rows + row * nH + first;
+        const real *ci_row = ci_rows + row * nH + first;
+        const real *co_row = co_rows + row * nH + first;
+        real *d_o_pre_row = d_icfo_rows + row * (4 * nH) + 3 * nH + first;
+        real *d_f_pre_row = d_icfo_rows + row * (4 * nH) + 2 * nH + first;
+        real *d_i_pre_row = d_icfo_rows + row * (4 * nH) + first;
+        real *d_ci_bar_row = d_icfo_rows + row * (4 * nH) + nH + first;
+        real *d_cs_prev_row = d_cs_prev_rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_h = d_h_row[unit];
+            const real d_h_next = d_h_next_row[unit];
+            const real d_i = d_i_row[unit];
+            const real d_cs = d_cs_row[unit];
+            const real d_cs_next = d_cs_next_row[unit];
+            const real d_f = d_f_row[unit];
+            const real d_o = d_o_row[unit];
+            const real d_ci = d_ci_row[unit];
+            const real d_co = d_co_row[unit];
+            const real cs_prev = cs_prev_row[unit];
+            const real wci = wci_row[unit];
+            const real wcf = wcf_row[unit];
+            const real wco = wco_row[unit];
+            const real f = f_row[unit];
+            const real o = o_row[unit];
+            const real i = i_row[unit];
+            const real ci = ci_row[unit];
+            const real co = co_row[unit];
+            const real d_cs_in = d_cs + d_cs_next;
+            const real d_h_in = d_h + d_h_next;
+            const real d_o_total = d_o + d_h_in * co;
+            const real d_o_pre = d_o_total * (1 - o) * o;
+            d_o_pre_row[unit] = d_o_pre;
+            const real d_co_total = d_co + d_h_in * o;
+            const real d_cs_total = d_cs_in + d_o_pre * wco + d_co_total * (1 - co * co);
+            const real d_f_total = d_f + d_cs_total * cs_prev;
+            const real d_f_pre = d_f_total * (1 - f) * f;
+            d_f_pre_row[unit] = d_f_pre;
+            const real d_ci_total = d_ci + d_cs_total * i;
+            const real d_i_total = d_i + d_cs_total * ci;
+            const real d_i_pre = d_i_total * (1 - i) * i;
+            d_i_pre_row[unit] = d_i_pre;
+            d_ci_bar_row[unit] = d_ci_total * (1 - ci * ci);
+            d_cs_prev_row[unit] = d_cs_total * f + d_f_pre * wcf + d_i_pre * wci;
+        }
+    }
+}
+
+static void CELLGEN_NAME(lstm_block_cell_sequence_backward_reverse_2)(
+    const CELLGEN_NAME(lstm_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_icfo_rows = m->d_icfo_time + step * nB * (4 * nH);
+    real *d_h_prev_rows = step == 0 ? m->args->d_h_prev : m->d_h_prev_pair + step % 2 * nB * nH;
+
+    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    /* d_icfo @ [w[I:I + H, :4*H].T] */
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+        const int64_t first = block * width;
+        const int64_t units = nH - first < width ? nH - first : width;
+        for (int64_t top = row_begin; top < row_end; top += high) {
+            const int64_t rows = row_end - top < high ? row_end - top : high;
+            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            cg_tile(rows, 1 * vectors, 4 * nH, d_icfo_rows + top * (4 * nH), 4 * nH,
+                    m->reverse_2_panel_1 + block * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            /* d_h_prev = slot 0 */
+            for (int64_t row = top; row < top + rows; ++row) {
+                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < units; ++unit) {
+                    d_h_prev_row_0[unit] = tile_0[unit];
+                }
+            }
+        }
+    }
+}
+
+static void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_1)(
+    const CELLGEN_NAME(lstm_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_icfo_rows = m->d_icfo_time + step * nB * (4 * nH);
+    real *d_b_rows = m->args->d_b;
+
+    const int64_t first = cellgen_share(4 * nH, part, parts);
+    const int64_t units = cellgen_share(4 * nH, part + 1, parts) - first;
+    /* d_b = sum(d_icfo -> (4*H,)) */
+    real *d_b_row = d_b_rows + first;
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const real *d_icfo_row = d_icfo_rows + row * (4 * nH) + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_icfo = d_icfo_row[unit];
+            d_b_row[unit] += d_icfo;
+        }
+    }
+}
+
+static void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_2)(
+    const CELLGEN_NAME(lstm_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_icfo_rows = m->d_icfo_time + step * nB * (4 * nH);
+    const real *cs_prev_rows = step == 0 ? m->args->cs_prev : m->args->cs + (step - 1) * nB * nH;
+    const real *cs_rows = m->args->cs + step * nB * nH;
+    real *d_wco_rows = m->args->d_wco;
+    real *d_wcf_rows = m->args->d_wcf;
+    real *d_wci_rows = m->args->d_wci;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_wco = sum(d_wco_terms -> (H,))
+     * d_wcf = sum(d_wcf_terms -> (H,))
+     * d_wci = sum(d_wci_terms -> (H,)) */
+    real *d_wco_row = d_wco_rows + first;
+    real *d_wcf_row = d_wcf_rows + first;
+    real *d_wci_row = d_wci_rows + first;
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const real *d_o_pre_row = d_icfo_rows + row * (4 * nH) + 3 * nH + first;
+        const real *d_f_pre_row = d_icfo_rows + row * (4 * nH) + 2 * nH + first;
+        const real *d_i_pre_row = d_icfo_rows + row * (4 * nH) + first;
+        const real *cs_prev_row = cs_prev_rows + row * nH + first;
+        const real *cs_row = cs_rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_o_pre = d_o_pre_row[unit];
+            const real d_f_pre = d_f_pre_row[unit];
+            const real d_i_pre = d_i_pre_row[unit];
+            const real cs_prev = cs_prev_row[unit];
+            const real cs = cs_row[unit];
+            d_wco_row[unit] += d_o_pre * cs;
+            d_wcf_row[unit] += d_f_pre * cs_prev;
+            d_wci_row[unit] += d_i_pre * cs_prev;
+        }
+    }
+}
+
+static void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_3)(
+    const CELLGEN_NAME(lstm_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
+    const real *d_icfo_rows = m->d_icfo_time + step * nB * (4 * nH);
+    real *d_w_rows = m->args->d_w;
+
+    const int64_t first = cellgen_share(nH, part, parts);
+    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    /* d_w[I:I + H, :4*H] += h_prev.T @ d_icfo */
+    cg_gemm_tn(units, 4 * nH, row_end - row_begin, h_prev_rows + first, nH, d_icfo_rows, 4 * nH, d_w_rows + nI * (4 * nH) + first * (4 * nH), 4 * nH, 1);
+}
+
+static void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_4)(
+    const CELLGEN_NAME(lstm_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *x_rows = m->args->x + step * nB * nI;
+    const real *d_icfo_rows = m->d_icfo_time + step * nB * (4 * nH);
+    real *d_w_rows = m->args->d_w;
+
+    const int64_t first = cellgen_share(nI, part, parts);
+    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    /* d_w[:I, :4*H] += x.T @ d_icfo */
+    cg_gemm_tn(units, 4 * nH, row_end - row_begin, x_rows + first, nI, d_icfo_rows, 4 * nH, d_w_rows + first * (4 * nH), 4 * nH, 1);
+}
+
+static void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_5)(
+    const CELLGEN_NAME(lstm_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_icfo_rows = m->d_icfo_time + step * nB * (4 * nH);
+    real *d_x_rows = m->args->d_x + step * nB * nI;
+
+    enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    /* d_icfo @ [w[:I, :4*H].T] */
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+        const int64_t first = block * width;
+        const int64_t units = nI - first < width ? nI - first : width;
+        for (int64_t top = row_begin; top < row_end; top += high) {
+            const int64_t rows = row_end - top < high ? row_end - top : high;
+            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            cg_tile(rows, 1 * vectors, 4 * nH, d_icfo_rows + top * (4 * nH), 4 * nH,
+                    m->deferred_5_panel_1 + block * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            /* d_x = slot 0 */
+            for (int64_t row = top; row < top + rows; ++row) {
+                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                real *d_x_row_0 = d_x_rows + row * nI + first;
+                CELLGEN_VECTORIZE
+                for (int64_t unit = 0; unit < units; ++unit) {
+                    d_x_row_0[unit] = tile_0[unit];
+                }
+            }
+        }
+    }
+}
+
+static void CELLGEN_NAME(lstm_block_cell_sequence_backward_task)(int thread, int threads, void *context)
+{
+    const CELLGEN_NAME(lstm_block_cell_sequence_backward_memory) *m = (const CELLGEN_NAME(lstm_block_cell_sequence_backward_memory) *)context;
+    const CELLGEN_NAME(lstm_block_cell_sequence_backward_args) *args = m->args;
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    if (0 % threads == thread)
+        cg_pack_slot(4 * nH, m->args->w + nI * (4 * nH), 4 * nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_1);
+    if (0 % threads == thread)
+        cg_pack_slot(4 * nH, m->args->w, 4 * nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_5_panel_1);
+    if (0 % threads == thread)
+        for (int64_t unit = 0; unit < (nI + nH) * (4 * nH); ++unit) args->d_w[unit] = 0;
+    if (1 % threads == thread)
+        for (int64_t unit = 0; unit < nH; ++unit) args->d_wci[unit] = 0;
+    if (2 % threads == thread)
+        for (int64_t unit = 0; unit < nH; ++unit) args->d_wcf[unit] = 0;
+    if (3 % threads == thread)
+        for (int64_t unit = 0; unit < nH; ++unit) args->d_wco[unit] = 0;
+    if (4 % threads == thread)
+        for (int64_t unit = 0; unit < (4 * nH); ++unit) args->d_b[unit] = 0;
+    cellgen_team_barrier(m->team, thread);
+
+    /* With fewer than three rows for each thread they share the units of a row instead. */
+    const int by_units = threads > 1 && nB < 3 * threads;
+    const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
+    const int64_t row_begin = by_units ? 0 : nB * thread / threads;
+    const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        CELLGEN_NAME(lstm_block_cell_sequence_backward_reverse_1)(m, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(lstm_block_cell_sequence_backward_reverse_2)(m, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(m->team, thread);
+
+    }
+    if (nT == 0 && thread == 0) {
+        for (int64_t unit = 0; unit < nB * (nH); ++unit)
+            args->d_cs_prev[unit] = args->d_cs_last ? args->d_cs_last[unit] : 0;
+        for (int64_t unit = 0; unit < nB * (nH); ++unit)
+            args->d_h_prev[unit] = args->d_h_last ? args->d_h_last[unit] : 0;
+    }
+    cellgen_team_barrier(m->team, thread);
+
+    /* What no state waits for: once over the rows of many steps at a time. */
+    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
+        const int64_t fitting = nB > 0 ? m->chunk_rows / nB : 1;
+        steps = nT - step < fitting ? nT - step : fitting;
+        if (step == 0) steps = 1; /* the initial state stands in an array of its own */
+        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+        CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_1)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_2)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_3)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_4)(m, step, 0, rows, thread, threads);
+        cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_5)(m, step, begin, end, 0, 1);
+        cellgen_team_barrier(m->team, thread);
+        (void)begin, (void)end;
+    }
+}
+
+int64_t CELLGEN_NAME(lstm_block_cell_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows;
+    return 64
+         + CELLGEN_BYTES(nT * nB * (4 * nH))
+         + CELLGEN_BYTES(cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(2 * nB * nH)
+         + CELLGEN_BYTES(2 * nB * nH)
+         + CELLGEN_BYTES(nH);
+}
+
+int CELLGEN_NAME(lstm_block_cell_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(lstm_block_cell_sequence_backward_args) *args)
+{
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->x) return CELLGEN_NULL_POINTER;
+    if (!args->cs_prev) return CELLGEN_NULL_POINTER;
+    if (!args->h_prev) return CELLGEN_NULL_POINTER;
+    if (!args->w) return CELLGEN_NULL_POINTER;
+    if (!args->wci) return CELLGEN_NULL_POINTER;
+    if (!args->wcf) return CELLGEN_NULL_POINTER;
+    if (!args->wco) return CELLGEN_NULL_POINTER;
+    if (!args->i) return CELLGEN_NULL_POINTER;
+    if (!args->cs) return CELLGEN_NULL_POINTER;
+    if (!args->f) return CELLGEN_NULL_POINTER;
+    if (!args->o) return CELLGEN_NULL_POINTER;
+    if (!args->ci) return CELLGEN_NULL_POINTER;
+    if (!args->co) return CELLGEN_NULL_POINTER;
+    if (!args->h) return CELLGEN_NULL_POINTER;
+    if (!args->d_x) return CELLGEN_NULL_POINTER;
+    if (!args->d_cs_prev) return CELLGEN_NULL_POINTER;
+    if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
+    if (!args->d_w) return CELLGEN_NULL_POINTER;
+    if (!args->d_wci) return CELLGEN_NULL_POINTER;
+    if (!args->d_wcf) return CELLGEN_NULL_POINTER;
+    if (!args->d_wco) return CELLGEN_NULL_POINTER;
+    if (!args->d_b) return CELLGEN_NULL_POINTER;
+    const int64_t needed = CELLGEN_NAME(lstm_block_cell_sequence_backward_workspace_size)(nT, nB, nI, nH);
+    if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
+
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    CELLGEN_NAME(lstm_block_cell_sequence_backward_memory) memory;
+    char *workspace = (char *)args->workspace;
+    memory.nT = nT;
+    memory.nB = nB;
+    memory.nI = nI;
+    memory.nH = nH;
+    memory.chunk_rows = chunk_rows;
+    memory.args = args;
+    memory.team = (cellgen_team *)args->team;
+    memory.d_icfo_time = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(nT * nB * (4 * nH));
+    memory.reverse_2_panel_1 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.deferred_5_panel_1 = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    memory.d_cs_prev_pair = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(2 * nB * nH);
+    memory.d_h_prev_pair = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(2 * nB * nH);
+    memory.zeros = (real *)(void *)workspace;
+    for (int64_t unit = 0; unit < nH; ++unit) memory.zeros[unit] = 0;
+    cellgen_team_run(memory.team, CELLGEN_NAME(lstm_block_cell_sequence_backward_task), &memory);
+    return CELLGEN_OK;
+}
+
 
 #endif

@@ -1,5 +1,6 @@
-/* Long short-term memory with the names, fused layout [i | ci | f | o] and run-time attributes of
- * TensorFlow's LSTMBlockCell; cell_clip <= 0 means no clipping.
+/* Long short-term memory (Zaremba, Sutskever & Vinyals 2014, arXiv:1409.2329), with the names,
+ * fused layout [i | ci | f | o] and run-time attributes of TensorFlow's LSTMBlockCell; cell_clip
+ * <= 0 means no clipping.
  *
  *     icfo = concat(x, h_prev) @ w + b
  *     i_bar = icfo[:, :H]
@@ -94,6 +95,67 @@ typedef struct {
 int lstm_block_cell_no_peephole_weight_gradients_f32(int64_t nB, int64_t nI, int64_t nH, const lstm_block_cell_no_peephole_weight_gradients_args_f32 *args);
 
 typedef struct {
+    const float *x;              /* (T, B, I) */
+    const float *cs_prev;        /* (B, H) */
+    const float *h_prev;         /* (B, H) */
+    const float *w;              /* (I + H, 4*H) */
+    const float *b;              /* (4*H) */
+    float forget_bias;           /* scalar */
+    float cell_clip;             /* scalar */
+    float *i;                    /* (T, B, H) */
+    float *cs;                   /* (T, B, H) */
+    float *f;                    /* (T, B, H) */
+    float *o;                    /* (T, B, H) */
+    float *ci;                   /* (T, B, H) */
+    float *co;                   /* (T, B, H) */
+    float *h;                    /* (T, B, H) */
+    float *cs_last;              /* (B, H) */
+    float *h_last;               /* (B, H) */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} lstm_block_cell_no_peephole_sequence_forward_args_f32;
+
+/* Compute all steps of a sequence. */
+int lstm_block_cell_no_peephole_sequence_forward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lstm_block_cell_no_peephole_sequence_forward_args_f32 *args);
+int64_t lstm_block_cell_no_peephole_sequence_forward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+typedef struct {
+    const float *x;              /* (T, B, I) */
+    const float *cs_prev;        /* (B, H) */
+    const float *h_prev;         /* (B, H) */
+    const float *w;              /* (I + H, 4*H) */
+    const float *i;              /* (T, B, H) */
+    const float *cs;             /* (T, B, H) */
+    const float *f;              /* (T, B, H) */
+    const float *o;              /* (T, B, H) */
+    const float *ci;             /* (T, B, H) */
+    const float *co;             /* (T, B, H) */
+    const float *h;              /* (T, B, H) */
+    const float *d_i;            /* (T, B, H), NULL counts as zero */
+    const float *d_cs;           /* (T, B, H), NULL counts as zero */
+    const float *d_f;            /* (T, B, H), NULL counts as zero */
+    const float *d_o;            /* (T, B, H), NULL counts as zero */
+    const float *d_ci;           /* (T, B, H), NULL counts as zero */
+    const float *d_co;           /* (T, B, H), NULL counts as zero */
+    const float *d_h;            /* (T, B, H), NULL counts as zero */
+    const float *d_cs_last;      /* (B, H), NULL counts as zero */
+    const float *d_h_last;       /* (B, H), NULL counts as zero */
+    float *d_x;                  /* (T, B, I) */
+    float *d_cs_prev;            /* (B, H) */
+    float *d_h_prev;             /* (B, H) */
+    float *d_w;                  /* (I + H, 4*H) */
+    float *d_b;                  /* (4*H) */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} lstm_block_cell_no_peephole_sequence_backward_args_f32;
+
+/* Compute every gradient of a sequence; upstream gradients left out are 0. */
+int lstm_block_cell_no_peephole_sequence_backward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lstm_block_cell_no_peephole_sequence_backward_args_f32 *args);
+int64_t lstm_block_cell_no_peephole_sequence_backward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+typedef struct {
     const double *x;             /* (B, I) */
     const double *cs_prev;       /* (B, H) */
     const double *h_prev;        /* (B, H) */
@@ -160,6 +222,71 @@ typedef struct {
 
 /* Compute the gradients of all parameters that backward does not return. */
 int lstm_block_cell_no_peephole_weight_gradients_f64(int64_t nB, int64_t nI, int64_t nH, const lstm_block_cell_no_peephole_weight_gradients_args_f64 *args);
+
+typedef struct {
+    const double *x;             /* (T, B, I) */
+    const double *cs_prev;       /* (B, H) */
+    const double *h_prev;        /* (B, H) */
+    const double *w;             /* (I + H, 4*H) */
+    const double *b;             /* (4*H) */
+    double forget_bias;          /* scalar */
+    double cell_clip;            /* scalar */
+    double *i;                   /* (T, B, H) */
+    double *cs;                  /* (T, B, H) */
+    double *f;                   /* (T, B, H) */
+    double *o;                   /* (T, B, H) */
+    double *ci;                  /* (T, B, H) */
+    double *co;                  /* (T, B, H) */
+    double *h;                   /* (T, B, H) */
+    double *cs_last;             /* (B, H) */
+    double *h_last;              /* (B, H) */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} lstm_block_cell_no_peephole_sequence_forward_args_f64;
+
+/* Compute all steps of a sequence. */
+int lstm_block_cell_no_peephole_sequence_forward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lstm_block_cell_no_peephole_sequence_forward_args_f64 *args);
+int64_t lstm_block_cell_no_peephole_sequence_forward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+typedef struct {
+    const double *x;             /* (T, B, I) */
+    const double *cs_prev;       /* (B, H) */
+    const double *h_prev;        /* (B, H) */
+    const double *w;             /* (I + H, 4*H) */
+    const double *i;             /* (T, B, H) */
+    const double *cs;            /* (T, B, H) */
+    const double *f;             /* (T, B, H) */
+    const double *o;             /* (T, B, H) */
+    const double *ci;            /* (T, B, H) */
+    const double *co;            /* (T, B, H) */
+    const double *h;             /* (T, B, H) */
+    const double *d_i;           /* (T, B, H), NULL counts as zero */
+    const double *d_cs;          /* (T, B, H), NULL counts as zero */
+    const double *d_f;           /* (T, B, H), NULL counts as zero */
+    const double *d_o;           /* (T, B, H), NULL counts as zero */
+    const double *d_ci;          /* (T, B, H), NULL counts as zero */
+    const double *d_co;          /* (T, B, H), NULL counts as zero */
+    const double *d_h;           /* (T, B, H), NULL counts as zero */
+    const double *d_cs_last;     /* (B, H), NULL counts as zero */
+    const double *d_h_last;      /* (B, H), NULL counts as zero */
+    double *d_x;                 /* (T, B, I) */
+    double *d_cs_prev;           /* (B, H) */
+    double *d_h_prev;            /* (B, H) */
+    double *d_w;                 /* (I + H, 4*H) */
+    double *d_b;                 /* (4*H) */
+    void *workspace;             /* aligned to 64 bytes */
+    int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
+    void *team;                  /* a cellgen_team, NULL: the caller alone */
+} lstm_block_cell_no_peephole_sequence_backward_args_f64;
+
+/* Compute every gradient of a sequence; upstream gradients left out are 0. */
+int lstm_block_cell_no_peephole_sequence_backward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lstm_block_cell_no_peephole_sequence_backward_args_f64 *args);
+int64_t lstm_block_cell_no_peephole_sequence_backward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+
+/* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
+void *lstm_block_cell_no_peephole_team_create(int threads);
+void lstm_block_cell_no_peephole_team_destroy(void *team);
 
 CELLGEN_END_DECLS
 

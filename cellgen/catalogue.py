@@ -1,0 +1,69 @@
+"""The cells that ship, as a table: what each is, what it carries, where it comes from.
+
+Input: the declarations of ``cells``. Output: ``Entry`` records for ``cellgen list`` and the README.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cellgen.build import SourceFiles, find
+from cellgen.cell import Definition
+from cellgen.cells import SHIPPED
+from cellgen.errors import BuildError
+from cellgen.functions import derive_functions
+from cellgen.paths import generated_folder
+from cellgen.render import make_interface
+from cellgen.schedule import schedule_step
+from cellgen.show import summary
+from cellgen.value import Role, Value
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell; ``built`` is None where no compiler can tell."""
+
+    name: str
+    text: str
+    source: str
+    inputs: tuple[str, ...]
+    states: tuple[str, ...]
+    parameters: tuple[str, ...]
+    outputs: tuple[str, ...]
+    built: bool | None
+
+
+def catalogue() -> tuple[Entry, ...]:
+    """Describe every cell that ships."""
+    return tuple(_entry(cell.definition) for cell in SHIPPED)
+
+
+def _entry(definition: Definition) -> Entry:
+    text, source = summary(definition)
+    return Entry(
+        name=definition.name,
+        text=text,
+        source=source,
+        inputs=_names(definition.with_role(Role.INPUT)),
+        states=_names(definition.states),
+        parameters=_names(definition.parameters),
+        outputs=_names(definition.outputs),
+        built=_is_built(definition),
+    )
+
+
+def _names(values: tuple[Value, ...]) -> tuple[str, ...]:
+    return tuple(str(value.name) for value in values)
+
+
+def _is_built(definition: Definition) -> bool | None:
+    """Tell whether loading the cell would need no compiler; False where it was never generated."""
+    schedule = schedule_step(derive_functions(definition))
+    try:
+        sources = SourceFiles.read(generated_folder() / definition.name, definition.name)
+    except BuildError:
+        return False
+    try:
+        return find(sources, make_interface(schedule, definition)) is not None
+    except BuildError:
+        return None
