@@ -69,9 +69,9 @@ _HOME = {
     "cellgen.cell": "Bias Cell Input Scalar State Static Weight",
     "cellgen.errors": "ArgumentError BuildError CellgenError DeclarationError DerivationError",
     "cellgen.kernel": "Kernel",
-    "cellgen.ops": "activation clip concat cos exp expm1 hard_sigmoid identity keep log log1p log_sigmoid "
-    "matmul maximum minimum relu sigmoid sign sin softplus split sqrt stop_gradient tanh "
-    "transpose where",
+    "cellgen.ops": "activation clip concat cos exp expm1 hard_sigmoid identity keep log log1p "
+    "log_sigmoid matmul maximum minimum relu sigmoid sign sin softplus split sqrt stop_gradient "
+    "tanh transpose where",
     "cellgen.value": "Dim H I",
 }
 _RENAMED = {

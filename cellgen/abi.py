@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 
 ABI_VERSION = 1
-"""Bumped whenever the meaning of a struct, a function or an error code changes; part of the cache key."""
+"""Bumped whenever the meaning of a struct, a function or an error code changes; part of the cache
+key."""
 
 PRECISIONS = (("f32", "float"), ("f64", "double"))
 """Symbol suffix and C type of each instantiation; NumPy dtypes are float32 and float64."""
@@ -33,8 +34,8 @@ class Argument:
     ``default`` is set for run-time scalars only (shape ``()``); ``optional`` marks an upstream
     gradient that counts as zero when left out; ``used`` is False for a name that a call may give
     for symmetry with ``forward`` (it is checked, then ignored, and is absent from the C struct).
-    ``saved`` marks what ``sequence_forward`` keeps for ``sequence_backward``: a result that is formed
-    on request, an argument that comes from it.
+    ``saved`` marks what ``sequence_forward`` keeps for ``sequence_backward``: a result that is
+    formed on request, an argument that comes from it.
     """
 
     name: str

@@ -5,16 +5,17 @@ Input: the declarations of ``cells``. Output: ``Entry`` records for ``cellgen li
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
+from pathlib import Path
 
+from cellgen import tree
+from cellgen.abi import Interface
 from cellgen.build import SourceFiles, find
 from cellgen.cell import Definition
 from cellgen.cells import SHIPPED
 from cellgen.errors import BuildError
-from cellgen.functions import derive_functions
 from cellgen.paths import generated_folder
-from cellgen.render import make_interface
-from cellgen.schedule import schedule_step
 from cellgen.show import summary
 from cellgen.value import Role, Value
 
@@ -58,12 +59,33 @@ def _names(values: tuple[Value, ...]) -> tuple[str, ...]:
 
 def _is_built(definition: Definition) -> bool | None:
     """Tell whether loading the cell would need no compiler; False where it was never generated."""
-    schedule = schedule_step(derive_functions(definition))
+    folder = generated_folder() / definition.name
     try:
-        sources = SourceFiles.read(generated_folder() / definition.name, definition.name)
+        sources, interface = SourceFiles.read(folder, definition.name), _interface(folder)
     except BuildError:
         return False
     try:
-        return find(sources, make_interface(schedule, definition)) is not None
+        return find(sources, interface) is not None
     except BuildError:
         return None
+
+
+def _interface(folder: Path) -> Interface:
+    """Read the interface of a generated cell without importing it, which would compile it."""
+    text = tree.read_text(folder / "__init__.py")
+    if text is None:
+        raise BuildError(f"{folder} holds no generated cell")
+    parsed = ast.parse(text)
+    parsed.body = [node for node in parsed.body if _is_declarative(node)]
+    names: dict[str, object] = {}
+    exec(compile(parsed, str(folder), "exec"), names)
+    interface = names["interface"]
+    assert isinstance(interface, Interface)
+    return interface
+
+
+def _is_declarative(node: ast.stmt) -> bool:
+    """Tell the import of the interface's records, and the interface, from what acts."""
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "cellgen.abi"
+    return isinstance(node, ast.Assign) and "interface" in map(ast.unparse, node.targets)

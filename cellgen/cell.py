@@ -11,9 +11,9 @@ import sys
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, cast
+from typing import Any, TypeGuard, cast
 
-from sympy import Expr, Number, sympify
+from sympy import Expr, sympify
 from sympy.logic.boolalg import Boolean
 
 from cellgen.abi import c_dim
@@ -23,7 +23,6 @@ from cellgen.names import check_identifier, check_name, snake_case
 from cellgen.notation import text
 from cellgen.ops import from_sympy, shape_of
 from cellgen.value import Apply, B, Dim, Role, Shape, T, Value, format_axis, format_shape
-
 
 ORDER_STEP = 1000
 """Between the orders of two declarations, so that derived values print beside their origin."""
@@ -59,7 +58,7 @@ class Declaration:
                 check_identifier(str(symbol), "dimension")
 
     @located
-    def _unnamed(self, *_: object) -> NoReturn:
+    def _unnamed(self, *_: object) -> Expr:
         raise DeclarationError(
             f"name the {self.role.value} first, then use it: a declaration such as Input(I) gets "
             f"its name from its own assignment",
@@ -68,6 +67,7 @@ class Declaration:
 
     __matmul__ = __rmatmul__ = __add__ = __radd__ = __sub__ = __rsub__ = __neg__ = _unnamed
     __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = _sympy_ = _unnamed
+    __lt__ = __le__ = __gt__ = __ge__ = _unnamed
 
 
 def _declaration(role: Role, dims: tuple[Expr | int, ...], minimum: int = 1) -> Declaration:
@@ -215,10 +215,7 @@ class _Namespace(dict[str, Any]):
             base.definition_owner for cls in bases for base in cls.__mro__ if _is_cell(base)
         }
         self.states = {
-            str(state.name)
-            for base in bases
-            if _is_cell(base)
-            for state in base.definition.states
+            str(state.name) for base in bases if _is_cell(base) for state in base.definition.states
         }
         self.declarations: dict[str, Declaration] = {}
         self.equations: dict[str, Expr] = {}
@@ -332,7 +329,7 @@ def _is_length(item: Expr) -> bool:
     return bool(item.free_symbols) and all(isinstance(s, Dim) for s in item.free_symbols)
 
 
-def _is_cell(cls: type) -> bool:
+def _is_cell(cls: type) -> TypeGuard[CellMeta]:
     return isinstance(cls, CellMeta) and "definition_owner" in cls.__dict__
 
 
@@ -344,7 +341,11 @@ class CellMeta(type):
 
     @classmethod
     def __prepare__(
-        mcls, class_name: str, bases: tuple[type, ...], /, **options: object
+        mcls,  # noqa: N804 - of a metaclass
+        class_name: str,
+        bases: tuple[type, ...],
+        /,
+        **options: object,
     ) -> _Namespace:
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_globals.get("__name__") == "types":
@@ -384,7 +385,9 @@ class CellMeta(type):
             setattr(cls, alias, getattr(cls, target))
         return cls
 
-    def __init__(cls, class_name: str, bases: tuple[type, ...], namespace: Any, **_: object) -> None:
+    def __init__(
+        cls, class_name: str, bases: tuple[type, ...], namespace: Any, **_: object
+    ) -> None:
         super().__init__(class_name, bases, dict(namespace))
 
     def __repr__(cls) -> str:
@@ -464,8 +467,8 @@ class _Draft:
 
     def finish(self, class_name: str, name: str, partial: bool) -> Definition:
         """Bind every symbol to this cell, order the equations and check the whole."""
-        check_name(name, "cell")
         try:
+            check_name(name, "cell")
             self._promote_aliases()
             declared = self._declared()
             equations = self._ordered_equations(declared, partial)
@@ -525,8 +528,11 @@ class _Draft:
         for name in self._topological_order(partial):
             expression = self.equations[name]
             line = self.lines[name]
-            swap = {v: bound[self._target(v)] for v in expression.atoms(Value)
-                    if self._target(v) in bound}
+            swap = {
+                v: bound[self._target(v)]
+                for v in expression.atoms(Value)
+                if self._target(v) in bound
+            }
             try:
                 rebound = expression.xreplace(swap)
                 shape = shape_of(rebound)
@@ -595,7 +601,8 @@ class _Draft:
             if value.name in taken:
                 raise DeclarationError(
                     f"{value.role.value} {value.name} has the name of a dimension; rename it, for "
-                    f"example to '{str(value.name).lower()}_value'\n  {self.lines[str(value.name)]}",
+                    f"example to '{str(value.name).lower()}_value'\n"
+                    f"  {self.lines[str(value.name)]}",
                     code="declaration.name",
                 )
 
@@ -653,10 +660,10 @@ class _Draft:
                 needed.update(equation.expression.atoms(Value))
             elif target.name in self.own:
                 is_part = getattr(equation.expression, "op", "") == "part"
+                what = "a part of a split that is never" if is_part else "computed and never"
                 raise DeclarationError(
-                    f"{target.name} is {'a part of a split that is' if is_part else 'computed and'} "
-                    f"never used; use it, list it in outputs, or "
-                    f"{'split off less' if is_part else 'drop it'}\n  {equation.line}",
+                    f"{target.name} is {what} used; use it, list it in outputs, or drop it\n"
+                    f"  {equation.line}",
                     code="declaration.split" if is_part else "declaration.unused",
                 )
         return tuple(reversed(kept))
@@ -723,13 +730,11 @@ class _Draft:
         names = [self._target(value) for value in chosen]
         missing = [name for name in names if name not in bound]
         if partial:
-            return tuple(
-                bound.get(name, value) for name, value in zip(names, chosen, strict=True)
-            )
+            return tuple(bound.get(name, value) for name, value in zip(names, chosen, strict=True))
         if missing:
             raise DeclarationError(
-                f"{what} lists {', '.join(missing)}, which this cell does not define; list names of "
-                f"this cell{self._where(what)}",
+                f"{what} lists {', '.join(missing)}, which this cell does not define; list names "
+                f"of this cell{self._where(what)}",
                 code=f"declaration.{what}",
             )
         values = tuple(bound[name] for name in dict.fromkeys(names))

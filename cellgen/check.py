@@ -17,8 +17,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from sympy import Expr
 
+from cellgen import goldens
 from cellgen.api import compile as compile_cell
 from cellgen.cell import Cell, Definition, definition_of
+from cellgen.cells import SHIPPED
 from cellgen.derive import forward as forward_program
 from cellgen.errors import ArgumentError, BuildError
 from cellgen.functions import CellPrograms
@@ -143,8 +145,10 @@ def check(cell: type[Cell], *, seed: int = 0, progress: Progress | None = None) 
         DeclarationError: what is given is no complete cell.
     """
     say = progress or (lambda part: None)
-    subject = _Subject(cell, programs_of(cell), forward_program(definition_of(cell)))
-    name = subject.definition.name
+    programs, plain = programs_of(cell), forward_program(definition_of(cell))
+    name = programs.definition.name
+    say(f"{name}: build")
+    subject = _Subject(cell, programs, plain, _kernel(cell))
     rows: list[Row] = []
     for part, prove in _PARTS:
         say(f"{name}: {part}")
@@ -154,15 +158,26 @@ def check(cell: type[Cell], *, seed: int = 0, progress: Progress | None = None) 
 
 @dataclass(frozen=True)
 class _Subject:
-    """A cell under proof: ``plain`` is its forward program before any rewrite."""
+    """A cell under proof: ``plain`` is its forward program before any rewrite.
+
+    ``kernel`` is what kept it from being built where there is none.
+    """
 
     cell: type[Cell]
     programs: CellPrograms
     plain: Program
+    kernel: Kernel | BuildError
 
     @property
     def definition(self) -> Definition:
         return self.programs.definition
+
+
+def _kernel(cell: type[Cell]) -> Kernel | BuildError:
+    try:
+        return compile_cell(cell)
+    except BuildError as error:
+        return error
 
 
 # --- points to check at --------------------------------------------------------------------------
@@ -477,10 +492,9 @@ def _prove_kernels(subject: _Subject, rng: np.random.Generator) -> list[Row]:
         for dtype in C_BARS
         for p in subject.programs.functions
     ]
-    try:
-        kernel = compile_cell(subject.cell)
-    except BuildError as error:
-        return [Row(name, None, C_BARS[dtype], "failed", str(error)) for name, dtype, _ in names]
+    kernel = subject.kernel
+    if isinstance(kernel, BuildError):
+        return [Row(name, None, C_BARS[dtype], "failed", str(kernel)) for name, dtype, _ in names]
     shapes = _lengths_by_shape(subject.definition, rng)
     errors: dict[str, dict[str, float]] = {name: {} for name, _, _ in names}
     for index, lengths in enumerate(shapes):
@@ -540,8 +554,37 @@ def _compare(
         _raise_to(errors, name, error)
 
 
+# --- goldens -------------------------------------------------------------------------------------
+
+
+def _prove_goldens(subject: _Subject, rng: np.random.Generator) -> list[Row]:
+    """Compare with the peers' numbers, by the measure of this report, the largest entry.
+
+    Decision 23's other figures, entry by entry and medians, are judged in tests/test_goldens.py.
+    """
+    name, kernel = subject.definition.name, subject.kernel
+    row = Row("goldens of the real peers", None, None, "skipped")
+    if subject.cell not in SHIPPED or name not in goldens.PEERS:
+        return [replace(row, note="no peer's numbers for this cell")]
+    if goldens.folder() is None:
+        return [replace(row, note="not available here: tests/golden comes with a checkout")]
+    if isinstance(kernel, BuildError):
+        return [replace(row, verdict="failed", note=str(kernel))]
+    exact: dict[str, dict[str, float]] = {}
+    for item in goldens.measure(kernel, name, "float64"):
+        _raise_to(exact.setdefault(item.group, {}), item.array, item.nrm)
+    rows = [judged(f"float64 {g}", e, goldens.FLOAT64_BAR) for g, e in exact.items()]
+    for standing in goldens.standings(goldens.measure(kernel, name, "float32")):
+        figure, bar = standing.worst_nrm
+        median, elt = standing.median_nrm[0], standing.worst_elt[0]
+        note = f"{standing.arrays} arrays, median {median:.1e}; entry by entry {elt:.1e}"
+        rows.append(judged(f"float32 {standing.group}", {"worst": figure}, bar, note))
+    return rows
+
+
 _PARTS: tuple[tuple[str, Callable[[_Subject, np.random.Generator], list[Row]]], ...] = (
     ("hand-written forward", _prove_forward),
     ("complex-step gradients", _prove_gradients),
     ("compiled kernels", _prove_kernels),
+    ("goldens", _prove_goldens),
 )

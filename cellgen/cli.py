@@ -7,7 +7,6 @@ usage, 130 interrupted. Everything heavy is imported inside the command that nee
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,25 +17,15 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 import cellgen
-from cellgen.errors import CellgenError, UsageError
+from cellgen.errors import BuildError, CellgenError, UsageError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from cellgen.check import Report
-    from cellgen.doctor import Finding
-    from cellgen.make import Progress
     from cellgen.render import Source
 
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-PIPE_WIDTH = 160
-"""Columns of tables where stdout is no terminal: wide enough that nothing is cut."""
-
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 app = typer.Typer(
     name="cellgen",
-    help="Compile recurrent-cell equations into fused forward and backward kernels in readable C.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -45,11 +34,18 @@ app = typer.Typer(
 cache_app = typer.Typer(help="The folder of compiled kernels.", no_args_is_help=True)
 app.add_typer(cache_app, name="cache")
 
+ONE_CELL = "CELL|FILE.py[:NAME]"
 CellsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[CELL|FILE.py[:NAME]]...", help="Cells; all that ship when none."),
+    typer.Argument(metavar=ONE_CELL, help="Cells; all that ship when none is named."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="Where to write; else the repository's generated/, or ./generated."
+    ),
+]
 
 
 def main() -> None:
@@ -57,7 +53,7 @@ def main() -> None:
     try:
         app()
     except KeyboardInterrupt:
-        _leave("interrupted", INTERRUPTED)
+        sys.exit(INTERRUPTED)
 
 
 def _version(wanted: bool) -> None:
@@ -76,37 +72,23 @@ def root(
     """Compile recurrent-cell equations into fused forward and backward kernels in readable C."""
 
 
-# --- commands ------------------------------------------------------------------------------------
-
-
 @app.command("list")
 def list_cells(as_json: JsonOption = False) -> None:
     """List the cells that ship: states, parameters, source, and whether they are built."""
     with _errors():
+        from cellgen import terminal
         from cellgen.catalogue import catalogue
 
         entries = catalogue()
         if as_json:
-            return _print_json([asdict(entry) for entry in entries])
-        table = _table("cell", "what it is", "states", "parameters", "source", "built")
-        for entry in entries:
-            table.add_row(
-                entry.name,
-                entry.text,
-                " ".join(entry.states),
-                " ".join(entry.parameters),
-                entry.source,
-                {True: "yes", False: "no", None: "?"}[entry.built],
-            )
-        _out().print(table)
-        if any(entry.built is None for entry in entries):
-            _err().print("built: unknown without a C compiler; see `cellgen doctor`")
-    return None
+            terminal.print_json([asdict(entry) for entry in entries])
+        else:
+            terminal.print_catalogue(entries)
 
 
 @app.command()
 def show(
-    cell: Annotated[str, typer.Argument(metavar="CELL|FILE.py[:NAME]", help="The cell to show.")],
+    cell: Annotated[str, typer.Argument(metavar=ONE_CELL, help="The cell to show.")],
     latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
     schedule: Annotated[bool, typer.Option("--schedule", help="Print the plan of the C.")] = False,
     svg: Annotated[
@@ -119,16 +101,19 @@ def show(
         if latex + schedule + as_json + (svg is not None) > 1:
             raise UsageError("give one of --latex, --schedule, --svg and --json")
         from cellgen import show as shown
+        from cellgen import terminal
         from cellgen.find import find_one
         from cellgen.pipeline import programs_of, schedule_of
 
         found = find_one(cell)
         if svg is not None:
-            _draw(svg, found.definition)
+            from cellgen.picture import draw
+
+            _write_picture(svg, draw(found.definition))
         elif schedule:
             typer.echo(str(schedule_of(found)))
         elif as_json:
-            _print_json(shown.as_data(programs_of(found)))
+            terminal.print_json(shown.as_data(programs_of(found)))
         else:
             typer.echo((shown.as_latex if latex else shown.as_text)(programs_of(found)))
 
@@ -136,17 +121,9 @@ def show(
 @app.command()
 def build(
     cells: CellsArgument = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            help="Where to write; else the repository's generated/, elsewhere ./generated.",
-        ),
-    ] = None,
+    out: OutOption = None,
     check: Annotated[
-        bool,
-        typer.Option("--check", help="Write nothing; print the diff to what stands there."),
+        bool, typer.Option("--check", help="Write nothing; print the diff to what stands there.")
     ] = False,
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Compilers at a time.")
@@ -155,15 +132,14 @@ def build(
 ) -> None:
     """Generate the C of cells, write it and compile it."""
     with _errors():
-        from cellgen import tree
-        from cellgen.api import shipped_names
+        from cellgen import terminal, tree
         from cellgen.find import find
         from cellgen.make import generate_all
 
         found, folder = find(cells or ()), tree.target_folder(out)
-        with _progress("generating", len(found)) as done:
-            sources = generate_all(found, done)
-        tree.refuse_shipped_names(folder, sources, shipped_names())
+        with terminal.steps("generating", len(found)) as steps:
+            sources = generate_all(found, steps.quietly)
+        tree.refuse_shipped_names(folder, sources)
         if check:
             _compare(folder, sources, not cells, as_json)
         else:
@@ -173,24 +149,26 @@ def build(
 @app.command("check")
 def check_cells(
     cells: CellsArgument = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random shapes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random numbers.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Prove cells: hand-written forward, exact gradients, C against the equations."""
     with _errors():
+        from cellgen import terminal
         from cellgen.check import check
         from cellgen.find import find
 
         found = find(cells or ())
         reports = []
-        with _progress("checking", len(found)) as done:
+        with terminal.steps("checking", len(found)) as steps:
             for cell in found:
-                reports.append(check(cell, seed=seed))
-                done(reports[-1].cell, "ok" if reports[-1].ok else "FAILED")
+                report = check(cell, seed=seed, progress=steps.say)
+                reports.append(report)
+                steps.done(report.cell, "ok" if report.ok else "FAILED")
         if as_json:
-            _print_json([report.as_dict() for report in reports])
+            terminal.print_json([report.as_dict() for report in reports])
         else:
-            _print_reports(reports)
+            terminal.print_reports(reports)
         if not all(report.ok for report in reports):
             raise typer.Exit(FAILED)
 
@@ -199,28 +177,31 @@ def check_cells(
 def doctor(as_json: JsonOption = False) -> None:
     """Look at compiler, headers, cache and extras; say what is missing and how to get it."""
     with _errors():
+        from cellgen import terminal
         from cellgen.doctor import examine
 
         findings = examine()
         healthy = all(finding.ok for finding in findings if finding.required)
         if as_json:
-            _print_json({"ok": healthy, "findings": [asdict(finding) for finding in findings]})
+            records = [asdict(finding) for finding in findings]
+            terminal.print_json({"ok": healthy, "findings": records})
         else:
-            _print_findings(findings, healthy)
+            terminal.print_findings(findings)
         if not healthy:
-            raise typer.Exit(FAILED)
+            _leave("something that is required is missing")
 
 
 @cache_app.command("info")
 def cache_info(as_json: JsonOption = False) -> None:
     """Say where compiled kernels are kept, how many, and their size."""
     with _errors():
-        from cellgen import cache
+        from cellgen import cache, terminal
         from cellgen.doctor import size
 
         found = cache.info()
         if as_json:
-            _print_json({"path": str(found.path), "kernels": found.entries, "bytes": found.bytes})
+            data = {"path": str(found.path), "kernels": found.entries, "bytes": found.bytes}
+            terminal.print_json(data)
         else:
             typer.echo(f"{found.path}: {found.entries} kernels, {size(found.bytes)}")
 
@@ -236,180 +217,47 @@ def cache_clear() -> None:
         typer.echo(f"removed {before.entries} kernels, {size(before.bytes)} from {before.path}")
 
 
-# --- build ---------------------------------------------------------------------------------------
+# --- parts of commands ---------------------------------------------------------------------------
 
 
 def _compare(folder: Path, sources: Sequence[Source], whole: bool, as_json: bool) -> None:
-    from cellgen import tree
-    from cellgen.cells import SHIPPED
+    from cellgen import terminal, tree
 
-    files = {path: text for s in sources for path, text in tree.cell_files(folder, s).items()}
-    differences = tree.compare({**tree.support_files(folder), **files})
-    stale = tree.stale_files(folder, sources)
-    if whole:
-        stale += tree.stale_cells(folder, [cell.definition.name for cell in SHIPPED])
+    differences = tree.differences(folder, sources, whole)
     if as_json:
-        _print_json(
-            {
-                "folder": str(folder),
-                "cells": [source.name for source in sources],
-                "different": [{"path": str(d.path), "diff": d.diff} for d in differences],
-                "stale": [str(path) for path in stale],
-            }
-        )
+        records = [{"path": str(d.path), "text": d.text} for d in differences]
+        terminal.print_json({"folder": str(folder), "differences": records})
     else:
-        for difference in differences:
-            typer.echo(difference.diff)
-        for path in stale:
-            typer.echo(f"{path}: nothing generates this any more; remove it")
-    if differences or stale:
-        count = len(differences) + len(stale)
-        _leave(f"{count} of the files in {folder} differ; run `cellgen build` to write them")
-    _err().print(f"{folder} is what {len(sources)} cells generate")
+        terminal.print_differences(differences)
+    if differences:
+        _leave(f"{folder} differs in {len(differences)} places; `cellgen build` writes it")
+    terminal.note(f"{folder} is what {len(sources)} cells generate")
 
 
 def _write_and_compile(folder: Path, sources: Sequence[Source], jobs: int, as_json: bool) -> None:
-    from cellgen import tree
+    from cellgen import terminal, tree
     from cellgen.make import compile_all, write_all
 
-    changed = write_all(folder, sources)
-    for path in tree.stale_files(folder, sources):
-        _err().print(f"warning: {path} is no longer generated; remove it")
-    with _progress("compiling", len(sources)) as done:
-        outcomes = compile_all(folder, sources, jobs, done)
-    failures = [o for o in outcomes.values() if isinstance(o, CellgenError)]
-    rows = []
-    for source in sources:
-        outcome = outcomes[source.name]
-        built = None if isinstance(outcome, CellgenError) else outcome
-        rows.append(
-            {
-                "name": source.name,
-                "folder": str(folder / source.name),
-                "changed": [str(path) for path in changed[source.name]],
-                "object": str(built.path) if built else None,
-                "cached": built.cached if built else None,
-                "seconds": round(built.seconds, 3) if built else None,
-                "error": str(outcome) if isinstance(outcome, CellgenError) else None,
-            }
-        )
+    written = write_all(folder, sources)
+    for difference in tree.stale_files(folder, sources):
+        terminal.note(f"warning: {difference.text}")
+    with terminal.steps("compiling", len(sources)) as steps:
+        outcomes = compile_all(written, jobs, steps.done)
     if as_json:
-        _print_json(rows)
+        terminal.print_json([outcome.as_dict() for outcome in outcomes])
     else:
-        for row in rows:
-            state = "failed" if row["error"] else "up to date" if row["cached"] else "compiled"
-            note = f", {len(changed[str(row['name'])])} files written" if row["changed"] else ""
-            typer.echo(f"{row['folder']}: {state}{note}")
+        terminal.print_outcomes(outcomes)
+    failures = [str(outcome.error) for outcome in outcomes if outcome.error]
     if failures:
-        _leave("\n".join(str(failure) for failure in failures))
+        _leave("\n".join(failures))
 
 
-# --- tables --------------------------------------------------------------------------------------
-
-
-def _print_reports(reports: Sequence[Report]) -> None:
-    styles = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
-    for report in reports:
-        table = _table("claim", "error", "bar", "verdict", "over")
-        table.title = report.cell
-        for row in report.rows:
-            table.add_row(
-                row.name,
-                "" if row.figure is None else f"{row.figure:.1e}",
-                "" if row.bar is None else f"{row.bar:.1e}",
-                f"[{styles[row.verdict]}]{row.verdict}[/]",
-                _plain(row.note),
-            )
-        _out().print(table)
-    bad = [report.cell for report in reports if not report.ok]
-    proved = f"{len(reports) - len(bad)} of {len(reports)} cells proved"
-    _out().print(proved + (f"; failed: {', '.join(bad)}" if bad else ""), soft_wrap=True)
-
-
-def _print_findings(findings: Sequence[Finding], healthy: bool) -> None:
-    out = _out()
-    for finding in findings:
-        mark = "[green]ok[/]     " if finding.ok else "[bold red]missing[/]"
-        if not finding.ok and not finding.required:
-            mark = "[yellow]absent[/] "
-        out.print(f"{mark}  {_plain(finding.name):20}  {_plain(finding.text)}", soft_wrap=True)
-        if finding.fix:
-            out.print(f"{'':9}{'':22}{_plain(finding.fix)}", soft_wrap=True)
-    verdict = "everything that is required is there" if healthy else "something required is missing"
-    out.print(verdict, soft_wrap=True)
-
-
-def _draw(path: Path, definition: object) -> None:
-    from cellgen.cell import Definition
-    from cellgen.errors import BuildError
-    from cellgen.picture import draw
-
-    assert isinstance(definition, Definition)
+def _write_picture(path: Path, picture: str) -> None:
     try:
-        path.write_text(draw(definition), encoding="utf-8")
+        path.write_text(picture, encoding="utf-8")
     except OSError as error:
         raise BuildError(f"{path} cannot be written: {error.strerror}") from None
     typer.echo(str(path))
-
-
-def _table(*columns: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="right" if name in ("error", "bar") else "left")
-    return table
-
-
-def _plain(text: str) -> str:
-    """Text in which brackets mean brackets."""
-    from rich.markup import escape
-
-    return escape(text)
-
-
-# --- streams and errors --------------------------------------------------------------------------
-
-
-def _out() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
-
-
-def _err() -> Console:
-    from rich.console import Console
-
-    return Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
-
-
-def _print_json(data: object) -> None:
-    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
-
-
-@contextmanager
-def _progress(what: str, total: int) -> Iterator[Progress]:
-    """Show progress on stderr: a bar on a terminal, and a line for each cell in either case."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = _err()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(
-        *columns,
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as bar:
-        task = bar.add_task(what, total=total)
-
-        def done(cell: str, state: str) -> None:
-            bar.advance(task)
-            if state != "generated":
-                bar.console.print(f"{what} {cell}: {state}")
-
-        yield done
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """Derive programs: the forward program of a definition, adjoints and tangents of programs.
 
-Input: a ``Definition`` or a ``Program``. Output: a ``Program``. ``adjoint`` and ``tangent`` take and
-give Programs, so that second derivatives are compositions. Operators are differentiated by their row
-in the table, pointwise expressions by SymPy's ``diff``; results are then written through values that
-are already there (1 - tanh(c_bar)**2 becomes 1 - c**2).
+Input: a ``Definition`` or a ``Program``. Output: a ``Program``. ``adjoint`` and ``tangent`` take
+and give Programs, so that second derivatives are compositions. Operators are differentiated by
+their row in the table, pointwise expressions by SymPy's ``diff``; results are then written through
+values that are already there (1 - tanh(c_bar)**2 becomes 1 - c**2).
 """
 
 from __future__ import annotations
@@ -125,9 +125,11 @@ def _name_of(expression: Expr) -> str:
     if isinstance(expression, Apply):
         operands = [str(operand.name) for operand in expression.operands]
         if expression.op == "part":
-            axis, start, size = expression.attributes
+            _, start, size = expression.attributes
             index = start / size
-            suffix = str(index) if index.is_Integer else str(start).replace("*", "").replace(" ", "")
+            suffix = (
+                str(index) if index.is_Integer else str(start).replace("*", "").replace(" ", "")
+            )
             suffix = "".join(c if c.isalnum() else "_" for c in suffix)
             return f"{operands[0]}_{suffix}"
         if expression.op == "sum_to":
@@ -168,7 +170,9 @@ def adjoint(
 
 
 class _Reverse:
-    def __init__(self, program: Program, upstream: Sequence[Value], wanted: Sequence[Value]) -> None:
+    def __init__(
+        self, program: Program, upstream: Sequence[Value], wanted: Sequence[Value]
+    ) -> None:
         self.program = program
         self.wanted = wanted
         self.names = Names(str(value.name) for value in program.values)
@@ -360,9 +364,7 @@ class _Reverse:
         """Give an adjoint that two values share the name of the one that is asked for."""
         new = Value(self.names.fresh(name), old.shape, old.role, old.owner, old.order)
         self.statements = [
-            Statement(
-                new if s.target == old else s.target, s.expression.xreplace({old: new})
-            )
+            Statement(new if s.target == old else s.target, s.expression.xreplace({old: new}))
             for s in self.statements
         ]
         self.adjoints = {k: new if v == old else v for k, v in self.adjoints.items()}
@@ -373,7 +375,7 @@ class _Reverse:
 
 
 def tangent(program: Program, by: Iterable[Value]) -> Program:
-    """Derive the Jacobian-vector product: ``t_<name>`` of every result along ``t_<name>`` of ``by``.
+    """Derive the Jacobian-vector product: ``t_<name>`` of every result along that of ``by``.
 
     Results are the program's own, then their tangents.
     """
@@ -391,8 +393,12 @@ def tangent(program: Program, by: Iterable[Value]) -> Program:
     arguments = (*program.arguments, *tangents.values())
     for statement in program.statements:
         statements.append(statement)
-        rule = _tangent_pointwise if statement.is_pointwise else _tangent_operator
-        terms = rule(statement, tangents)
+        if statement.is_pointwise:
+            terms = _tangent_pointwise(statement, tangents)
+        else:
+            zeros = {value: new(value) for value in _still(statement, tangents)}
+            statements += [Statement(zero, Integer(0)) for zero in zeros.values()]
+            terms = _tangent_operator(statement, {**tangents, **zeros})
         if not terms:
             continue
         named: list[Expr] = []
@@ -428,14 +434,23 @@ def tangent(program: Program, by: Iterable[Value]) -> Program:
     return made
 
 
+def _still(statement: Statement, tangents: Mapping[Value, Value]) -> list[Value]:
+    """Operands without a tangent beside one that has one, of an operator that needs all of them."""
+    operands = dict.fromkeys(statement.operands)
+    if OPERATORS[statement.op].is_product or not any(o in tangents for o in operands):
+        return []
+    return [operand for operand in operands if operand not in tangents]
+
+
 def _tangent_pointwise(statement: Statement, tangents: Mapping[Value, Value]) -> list[Expr]:
     terms = []
     for operand in statement.operands:
         if operand in tangents:
             slope = statement.expression.diff(operand)
             if slope != 0:
-                terms.append(slope.xreplace({statement.expression: statement.target})
-                             * tangents[operand])
+                terms.append(
+                    slope.xreplace({statement.expression: statement.target}) * tangents[operand]
+                )
     return terms
 
 
@@ -454,12 +469,6 @@ def _tangent_operator(statement: Statement, tangents: Mapping[Value, Value]) -> 
         if second in tangents:
             terms.append(Apply(plain, (first, tangents[second]), node.attributes))
         return terms
-    if len(moving) != len(node.operands):
-        raise DerivationError(
-            f"tangent of {statement}: every operand of {node.op} needs a tangent; "
-            f"give tangents (zeros) for {', '.join(str(o) for o in node.operands)}",
-            code="derivation.tangent",
-        )
     return [Apply(node.op, [tangents[operand] for operand in node.operands], node.attributes)]
 
 

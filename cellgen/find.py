@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import cast
 
 import cellgen
-from cellgen.cell import Cell, CellMeta, Definition, SourceLine
+from cellgen.cell import Cell, CellMeta
 from cellgen.cells import SHIPPED
 from cellgen.errors import CellgenError, DeclarationError, UsageError
-from cellgen.value import Value
+from cellgen.lines import SourceLine
 
 Cells = tuple[type[Cell], ...]
 
@@ -166,7 +166,7 @@ def _defined_by(module: types.ModuleType) -> Cells:
     for item in list(vars(module).values()):
         if isinstance(item, CellMeta) and item is not Cell and not _is_imported(item, module):
             cell = cast("type[Cell]", item)
-            if _is_complete(cell.definition):
+            if not cell.definition.is_partial:
                 found[cell] = None
     return tuple(found)
 
@@ -177,16 +177,6 @@ def _is_imported(cell: CellMeta, module: types.ModuleType) -> bool:
     if home == module.__name__:
         return False
     return any(item is cell for item in vars(sys.modules.get(home, module)).values())
-
-
-def _is_complete(definition: Definition) -> bool:
-    """Tell a cell from ``Parent.replaced(...)``, whose missing equation a subclass states."""
-    bound = {str(equation.target.name) for equation in definition.equations}
-    bound |= {str(value.name) for value in definition.declared}
-    bound |= set(definition.aliases)
-    read = {str(v.name) for e in definition.equations for v in e.expression.atoms(Value)}
-    states = {str(state.name).removesuffix("_prev") for state in definition.states}
-    return read | states <= bound
 
 
 # --- errors in an author's file ------------------------------------------------------------------

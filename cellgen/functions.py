@@ -59,7 +59,7 @@ def derive_functions(definition: Definition) -> CellPrograms:
     split = _split(full, adjoints, definition.outputs, chosen, moving, parameters)
     functions = tuple(simplify(program, LOWER) for program in (forward, *split))
     offered = (*forward.arguments, *definition.outputs, *full.optional)
-    given = tuple(adjoints[value] for value in chosen)
+    given = tuple(adjoints[value] for value in (*chosen, *moving))
     return CellPrograms(
         definition,
         (forward, full),

@@ -10,7 +10,7 @@ Not supported: the peers' sequence functions.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -31,13 +31,13 @@ FLOAT32_WORST = 2.0
 """Decision 23: the worst case is at most twice the peer's own worst float32 error."""
 
 FLOAT32_MEDIAN = 1.0
-"""Decision 23: the median over arrays is not above the peer's median over the same arrays."""
+"""Decision 23: the median over a group's arrays is not above the peer's figure."""
 
 FLOAT64_BAR = 1e-13
 """Decision 23: float64 agrees relative to the largest entry of the array."""
 
 SMALL = 1e-3
-"""Entries below this share of the largest count as that large in ``elt``, as in golden/README.md."""
+"""Share of the largest entry that ``elt`` adds to each entry, as golden/README.md does."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,11 @@ def _measure_file(kernel: Kernel, peer: Peer, path: Path, dtype: str) -> Iterato
     wrong = any(meta["attrs"].get(key) != value for key, value in peer.attributes)
     twin = path.with_name(path.name.replace("_f32.", "_f64."))
     is_twin = path.name != twin.name
-    if wrong or path.name.endswith("_f64.npz") or (dtype == "float64" and meta["dtype"] == "float16"):
+    if (
+        wrong
+        or path.name.endswith("_f64.npz")
+        or (dtype == "float64" and meta["dtype"] == "float16")
+    ):
         return
     inputs = [*meta["roles"]["inputs"], *meta["roles"]["cotangents"].values()]
     arrays = {key: z[key].astype(dtype) for key in inputs}
@@ -350,7 +354,10 @@ def _direction(op: str, array: str) -> str:
 
 @dataclass(frozen=True)
 class Standing:
-    """A group's float32 errors against its bar: pairs of (figure, bar) for worst and median."""
+    """One peer's float32 row against decision 23, as pairs (figure, bar).
+
+    The bar of the worst case is twice the peer's own worst error, that of the median is that error.
+    """
 
     group: str
     arrays: int
@@ -368,13 +375,8 @@ class Standing:
             "median elt": self.median_elt,
         }
 
-    @property
-    def share(self) -> float:
-        """How much of the bar is used: the largest figure / bar."""
-        return max(figure / bar for figure, bar in self.pairs.values())
 
-
-def standings(measurements: list[Measurement]) -> list[Standing]:
+def standings(measurements: Sequence[Measurement]) -> list[Standing]:
     """Set float32 measurements, group by group, against decision 23."""
     groups: dict[str, list[Measurement]] = {}
     for item in measurements:
@@ -383,19 +385,14 @@ def standings(measurements: list[Measurement]) -> list[Standing]:
     return [_standing(group, items) for group, items in groups.items()]
 
 
-def _standing(group: str, items: list[Measurement]) -> Standing:
-    worst_nrm, worst_elt = (FLOAT32_WORST * figure for figure in peer_worst()[group])
+def _standing(group: str, items: Sequence[Measurement]) -> Standing:
+    peer_nrm, peer_elt = peer_worst()[group]
+    nrm, elt = [item.nrm for item in items], [item.elt for item in items]
     return Standing(
         group,
         len(items),
-        (max(item.nrm for item in items), worst_nrm),
-        (max(item.elt for item in items), worst_elt),
-        (
-            median(item.nrm for item in items),
-            FLOAT32_MEDIAN * median(item.peer_nrm or 0 for item in items),
-        ),
-        (
-            median(item.elt for item in items),
-            FLOAT32_MEDIAN * median(item.peer_elt or 0 for item in items),
-        ),
+        (max(nrm), FLOAT32_WORST * peer_nrm),
+        (max(elt), FLOAT32_WORST * peer_elt),
+        (median(nrm), FLOAT32_MEDIAN * peer_nrm),
+        (median(elt), FLOAT32_MEDIAN * peer_elt),
     )

@@ -46,7 +46,9 @@ from .errors import ArgumentError, BuildError, CellgenError
 from .threads import thread_count, threads_team
 
 Array: TypeAlias = np.ndarray
-Out: TypeAlias = Mapping[str, Array | None] | tuple[Array | None, ...] | None
+Out: TypeAlias = Mapping[str, Array | None] | tuple[Array | None, ...] | Array | None
+"""What ``out`` may be; an array alone is refused at run time, and typed so that ``**arrays``
+passes."""
 Pointer: TypeAlias = object
 
 DTYPES = {np.dtype(np.float32): PRECISIONS[0], np.dtype(np.float64): PRECISIONS[1]}
@@ -171,6 +173,8 @@ class Results(tuple[Array, ...]):
         def __new__(cls, *values: Array) -> Results: ...
 
         def __getattr__(self, name: str) -> Array: ...
+
+        def _asdict(self) -> dict[str, Array]: ...
 
     def __reduce__(self) -> tuple[object, ...]:
         return _result, (self._function, self._fields, tuple(self))
@@ -300,16 +304,15 @@ class TimeFunction(KernelFunction):
         self._fields = tuple(item.name for item in function.results if not item.saved)
         self._saves = tuple(item.name for item in function.results if item.saved)
         self._takes = tuple(item.name for item in function.arguments if item.saved)
-        self.result = result_class(function.name, (*self._fields, "saved"))
-        if function.results == () or not self._is_forward:
-            self.result = result_class(function.name, self._fields)
+        extra = ("saved",) if self._is_forward else ()
+        self.result = result_class(function.name, (*self._fields, *extra))
         self.saved = result_class("saved", self._saves)
 
     @property
     def _is_forward(self) -> bool:
         return self.function.name == "sequence_forward"
 
-    def __call__(
+    def __call__(  # type: ignore[override]  # adds keywords; arguments are checked at run time
         self,
         /,
         *,

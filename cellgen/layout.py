@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 
 Point = tuple[float, float]
 Edge = tuple[str, str]
 
-COLUMN_GAP = 44.0
+COLUMN_GAP = 40.0
 ROW_GAP = 16.0
 LANE = 10.0
 """Height that an edge takes in a column it passes through."""
@@ -24,11 +25,17 @@ RELAXATIONS = 30
 
 @dataclass(frozen=True)
 class Box:
-    """Something to place: its key and its size; ``last`` puts it into the last column."""
+    """Something to place: its key, its size, and where edges meet it.
+
+    They do so ``reach`` left and right of its centre, ``rise`` above it. ``last`` puts it into the
+    last column.
+    """
 
     key: str
     width: float
     height: float
+    reach: float
+    rise: float = 0.0
     last: bool = False
 
 
@@ -48,28 +55,30 @@ def arrange(boxes: Sequence[Box], edges: Sequence[Edge]) -> Arrangement:
     chains = {edge: _chain(edge, layer) for edge in edges}
     sizes = {box.key: (box.width, box.height) for box in boxes}
     for chain in chains.values():
-        sizes.update({lane: (0.0, LANE) for lane in chain[1:-1]})
+        sizes.update(dict.fromkeys(chain[1:-1], (0.0, LANE)))
         layer.update({lane: layer[chain[0]] + i for i, lane in enumerate(chain[:-1]) if i})
-    links = [link for chain in chains.values() for link in zip(chain, chain[1:], strict=False)]
+    links = [link for chain in chains.values() for link in pairwise(chain)]
     columns = _ordered(_columns(sizes, layer), links)
     ys = _heights(columns, links, sizes)
-    xs, width = _abscissae(columns, sizes)
+    widths = [max(sizes[key][0] for key in column) for column in columns]
+    xs = _abscissae(widths)
     top = min(ys[key] - sizes[key][1] / 2 for key in sizes)
     bottom = max(ys[key] + sizes[key][1] / 2 for key in sizes)
     centres = {box.key: (xs[layer[box.key]], ys[box.key] - top) for box in boxes}
-    routes = {
-        edge: (
-            _side(centres[edge[0]], sizes[edge[0]][0] / 2),
-            *((xs[layer[lane]], ys[lane] - top) for lane in chain[1:-1]),
-            _side(centres[edge[1]], -sizes[edge[1]][0] / 2),
-        )
-        for edge, chain in chains.items()
-    }
-    return Arrangement(centres, routes, width, bottom - top)
+    by_key = {box.key: box for box in boxes}
+    routes = {}
+    for edge, chain in chains.items():
+        points = [_port(by_key[edge[0]], centres, 1)]
+        for lane in chain[1:-1]:
+            half, y = widths[layer[lane]] / 2, ys[lane] - top
+            points += [(xs[layer[lane]] - half, y), (xs[layer[lane]] + half, y)]
+        routes[edge] = (*points, _port(by_key[edge[1]], centres, -1))
+    return Arrangement(centres, routes, xs[-1] + widths[-1] / 2, bottom - top)
 
 
-def _side(centre: Point, offset: float) -> Point:
-    return centre[0] + offset, centre[1]
+def _port(box: Box, centres: Mapping[str, Point], side: int) -> Point:
+    x, y = centres[box.key]
+    return x + side * box.reach, y - box.rise
 
 
 def _layers(boxes: Sequence[Box], edges: Sequence[Edge]) -> dict[str, int]:
@@ -171,9 +180,9 @@ def _heights(
 ) -> dict[str, float]:
     """Pull every box towards its neighbours' mean height, keeping order and distance."""
     left, right = _neighbours(links)
-    ys = {key: 0.0 for key in sizes}
+    ys = dict.fromkeys(sizes, 0.0)
     for column in columns:
-        ys.update(_separated(column, {key: 0.0 for key in column}, sizes))
+        ys.update(_separated(column, dict.fromkeys(column, 0.0), sizes))
     for step in range(RELAXATIONS):
         sides = (left, right) if step % 2 == 0 else (right, left)
         order = columns if step % 2 == 0 else columns[::-1]
@@ -211,13 +220,10 @@ def _separated(
     return {key: lv + sh for key, lv, sh in zip(column, levels, offsets, strict=True)}
 
 
-def _abscissae(
-    columns: Sequence[Sequence[str]], sizes: Mapping[str, Point]
-) -> tuple[list[float], float]:
-    """Centre of each column, and the width of all."""
+def _abscissae(widths: Sequence[float]) -> list[float]:
+    """Centre of each column."""
     centres, edge = [], 0.0
-    for column in columns:
-        width = max(sizes[key][0] for key in column)
+    for width in widths:
         centres.append(edge + width / 2)
         edge += width + COLUMN_GAP
-    return centres, edge - COLUMN_GAP
+    return centres

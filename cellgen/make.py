@@ -1,12 +1,13 @@
-"""Make the kernels of cells: generate their sources, write or compare them, compile side by side.
+"""Make the kernels of cells: generate their sources, write them, compile them side by side.
 
-Input: cell classes and a folder. Output: sources, changed files, compiled objects, by cell.
+Input: cell classes and a folder. Output: ``Outcome`` records, one per cell, in the cells' order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cellgen import tree
@@ -17,7 +18,38 @@ from cellgen.pipeline import generate
 from cellgen.render import Source
 
 Progress = Callable[[str, str], None]
-"""Told (cell, what has been done with it)."""
+"""Told a cell's name and what has been done with it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one cell: files that changed, and the compiled kernel or why there is none."""
+
+    source: Source
+    folder: Path
+    changed: tuple[Path, ...]
+    built: Built | None = None
+    error: BuildError | None = None
+
+    @property
+    def state(self) -> str:
+        if self.error is not None:
+            return "FAILED"
+        if self.built is None:
+            return "written"
+        return "up to date" if self.built.cached else f"compiled in {self.built.seconds:.1f} s"
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain data, for ``--json``."""
+        return {
+            "name": self.source.name,
+            "folder": str(self.folder),
+            "changed": [str(path) for path in self.changed],
+            "object": str(self.built.path) if self.built else None,
+            "cached": self.built.cached if self.built else None,
+            "seconds": round(self.built.seconds, 3) if self.built else None,
+            "error": str(self.error) if self.error else None,
+        }
 
 
 def generate_all(cells: Sequence[type[Cell]], progress: Progress) -> list[Source]:
@@ -29,53 +61,49 @@ def generate_all(cells: Sequence[type[Cell]], progress: Progress) -> list[Source
     return sources
 
 
-def write_all(folder: Path, sources: Sequence[Source]) -> dict[str, tuple[Path, ...]]:
-    """Write the cells and what the folder needs beside them; return the changed files by cell.
+def write_all(folder: Path, sources: Sequence[Source]) -> list[Outcome]:
+    """Write cells and what the folder needs beside them.
 
     Raises:
         BuildError: a file cannot be written.
     """
     tree.write(tree.support_files(folder))
-    return {source.name: tuple(tree.write(tree.cell_files(folder, source))) for source in sources}
+    return [
+        Outcome(source, folder / source.name, tuple(tree.write(tree.cell_files(folder, source))))
+        for source in sources
+    ]
 
 
-def compile_all(
-    folder: Path, sources: Sequence[Source], jobs: int, progress: Progress
-) -> dict[str, Built | BuildError]:
+def compile_all(written: Sequence[Outcome], jobs: int, progress: Progress) -> list[Outcome]:
     """Compile written cells, ``jobs`` at a time; a cell that fails does not stop the others.
 
     Raises:
         BuildError: there is no compiler.
     """
     compiler()
-    results: dict[str, Built | BuildError] = {}
+    finished: dict[str, Outcome] = {}
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        waiting = {pool.submit(_compile, folder, source): source.name for source in sources}
+        waiting = {pool.submit(_compile, outcome): outcome for outcome in written}
         try:
             for future in as_completed(waiting):
-                name = waiting[future]
-                results[name] = outcome = _outcome(future)
-                progress(name, _describe(outcome))
+                outcome = _finished(waiting[future], future)
+                finished[outcome.source.name] = outcome
+                progress(outcome.source.name, outcome.state)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             stop_all()
             raise
-    return results
+    return [finished[outcome.source.name] for outcome in written]
 
 
-def _compile(folder: Path, source: Source) -> Built:
-    files = SourceFiles.read(folder / source.name, source.name, folder / "include")
-    return build(files, source.interface)
+def _compile(outcome: Outcome) -> Built:
+    name = outcome.source.name
+    files = SourceFiles.read(outcome.folder, name, outcome.folder.parent / "include")
+    return build(files, outcome.source.interface)
 
 
-def _outcome(future: Future[Built]) -> Built | BuildError:
+def _finished(outcome: Outcome, future: Future[Built]) -> Outcome:
     try:
-        return future.result()
+        return replace(outcome, built=future.result())
     except BuildError as error:
-        return error
-
-
-def _describe(outcome: Built | BuildError) -> str:
-    if isinstance(outcome, BuildError):
-        return "FAILED"
-    return "up to date" if outcome.cached else f"compiled in {outcome.seconds:.1f} s"
+        return replace(outcome, error=error)

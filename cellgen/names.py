@@ -28,8 +28,8 @@ blockIdx blockDim threadIdx gridDim warpSize dim3 half bfloat16 cluster half2 fl
 
 _MACROS = """
 I linux unix i386 vax sun mips arm errno assert stdin stdout stderr math_errhandling
-fpclassify isnormal issubnormal isgreater isgreaterequal isless islessequal islessgreater isunordered
-offsetof alloca strdupa strndupa sigmask sched_priority sa_handler sa_sigaction
+fpclassify isnormal issubnormal isgreater isgreaterequal isless islessequal islessgreater
+isunordered offsetof alloca strdupa strndupa sigmask sched_priority sa_handler sa_sigaction
 sigev_notify_function sigev_notify_attributes
 si_addr si_addr_lsb si_arch si_band si_call_addr si_fd si_int si_lower si_overrun si_pid si_pkey
 si_ptr si_status si_stime si_syscall si_timerid si_uid si_upper si_utime si_value
@@ -43,7 +43,7 @@ nT nB nI nH T B
 """
 
 _RESERVED = {
-    **dict.fromkeys(keyword.kwlist + keyword.softkwlist, "Python"),
+    **dict.fromkeys([*keyword.kwlist, *keyword.softkwlist], "Python"),
     **dict.fromkeys(_MACROS.split(), "common C macros"),
     **dict.fromkeys(_C.split(), "C"),
     **dict.fromkeys(_CXX.split(), "C++"),
@@ -95,7 +95,8 @@ def check_name(name: str, what: str) -> None:
         )
     owner = reserved_by(name)
     if owner is not None:
-        other = f"{name.lower()}_value" if _CAPITALS.match(name) else f"{name}_value"
+        small = name.lower()
+        other = next(o for o in (f"{small}_value", f"my_{small}") if reserved_by(o) is None)
         raise DeclarationError(
             f"{what} {name!r} is reserved by {owner}; rename it, for example to {other!r}",
             code="declaration.name",

@@ -132,7 +132,10 @@ class Notation:
             text = self.integer(int(number))
             return Text(text, ATOM if number >= 0 else UNARY)
         if number.is_Rational and not _is_binary(number):
-            top, bottom = self._number(sympy.Integer(number.p)), Text(self.real(float(number.q)), ATOM)
+            top, bottom = (
+                self._number(sympy.Integer(number.p)),
+                Text(self.real(float(number.q)), ATOM),
+            )
             return self.fraction(top, bottom)
         return Text(self.real(float(number)), ATOM if number >= 0 else UNARY)
 
@@ -254,13 +257,10 @@ class Latex(Notation):
         return piece.text if piece.strength >= at_least else rf"\left({piece.text}\right)"
 
 
-_GREEK = {
-    name
-    for name in (
-        "alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi pi rho sigma tau phi "
-        "chi psi omega"
-    ).split()
-}
+_GREEK = frozenset(
+    """alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi pi rho sigma tau phi chi
+    psi omega""".split()  # noqa: SIM905 - two lines of words, not twenty
+)
 
 
 def latex_text(name: str) -> str:

@@ -1,9 +1,9 @@
 """The operator table: what every operator means, in one place.
 
 Pointwise functions are rows with a NumPy meaning, derivatives and a C spelling; operators that look
-across elements (``matmul``, ``concat``, ...) are rows with a shape rule, a NumPy meaning, an adjoint
-and a tangent. A new row is a new operator: the tests, the interpreter, the deriver and the printers
-read this table and nothing else.
+across elements (``matmul``, ``concat``, ...) are rows with a shape rule, a NumPy meaning, an
+adjoint and a tangent. A new row is a new operator: the tests, the interpreter, the deriver and the
+printers read this table and nothing else.
 
 Ties: ``maximum``, ``minimum``, ``clip`` and ``relu`` give derivative 0 on the losing side, and the
 first argument wins a tie (so ``clip`` passes gradients on its closed interval and ``relu`` has
@@ -97,6 +97,10 @@ def _np_abs(x: Array) -> Array:
     return np.where(_real(x) < 0, -x, x)
 
 
+def _np_where(condition: Array, a: Array, b: Array) -> Array:
+    return np.where(_real(condition) != 0, a, b)
+
+
 def _np_clip(x: Array, low: Array, high: Array) -> Array:
     maximum, minimum = _select(np.greater_equal), _select(np.less_equal)
     return maximum(minimum(x, high), low)
@@ -155,7 +159,7 @@ _POINTWISE_ROWS = (
     ),
     PointwiseRow(
         "hard_sigmoid",
-        lambda x: _np_clip(x / 6 + 0.5, np.float64(0), np.float64(1)),
+        lambda x: _np_clip(x / 6 + 0.5, np.zeros(()), np.ones(())),
         (lambda y, x: _inside(y, x, Integer(-3), Integer(3)) / 6,),
         "cg_hard_sigmoid({0})",
         kinks=True,
@@ -233,11 +237,11 @@ _POINTWISE_ROWS = (
     ),
     PointwiseRow(
         "where",
-        lambda c, a, b: np.where(_real(c) != 0, a, b),
+        _np_where,
         (
             lambda y, c, a, b: Integer(0),
-            lambda y, c, a, b: where(c, 1, 0),
-            lambda y, c, a, b: where(c, 0, 1),
+            lambda y, c, a, b: _where(c, 1, 0),
+            lambda y, c, a, b: _where(c, 0, 1),
         ),
         "cg_where({0}, {1}, {2})",
         kinks=True,
@@ -310,16 +314,31 @@ def activation(
     return define_pointwise(row)
 
 
-exp, expm1, log, log1p = (POINTWISE[name] for name in ("exp", "expm1", "log", "log1p"))
-tanh, sigmoid, sin, cos = (POINTWISE[name] for name in ("tanh", "sigmoid", "sin", "cos"))
-softplus, log_sigmoid = POINTWISE["softplus"], POINTWISE["log_sigmoid"]
-sqrt, power = POINTWISE["sqrt"], POINTWISE["pow"]
-absolute, sign, relu = POINTWISE["abs"], POINTWISE["sign"], POINTWISE["relu"]
-hard_sigmoid = POINTWISE["hard_sigmoid"]
-maximum, minimum = POINTWISE["maximum"], POINTWISE["minimum"]
-stop_gradient, keep = POINTWISE["stop_gradient"], POINTWISE["keep"]
-gt, ge, lt, le = (POINTWISE[name] for name in ("gt", "ge", "lt", "le"))
-_where = POINTWISE["where"]
+exp: type[Pointwise] = POINTWISE["exp"]
+expm1: type[Pointwise] = POINTWISE["expm1"]
+log: type[Pointwise] = POINTWISE["log"]
+log1p: type[Pointwise] = POINTWISE["log1p"]
+tanh: type[Pointwise] = POINTWISE["tanh"]
+sigmoid: type[Pointwise] = POINTWISE["sigmoid"]
+sin: type[Pointwise] = POINTWISE["sin"]
+cos: type[Pointwise] = POINTWISE["cos"]
+softplus: type[Pointwise] = POINTWISE["softplus"]
+log_sigmoid: type[Pointwise] = POINTWISE["log_sigmoid"]
+sqrt: type[Pointwise] = POINTWISE["sqrt"]
+sign: type[Pointwise] = POINTWISE["sign"]
+relu: type[Pointwise] = POINTWISE["relu"]
+hard_sigmoid: type[Pointwise] = POINTWISE["hard_sigmoid"]
+maximum: type[Pointwise] = POINTWISE["maximum"]
+minimum: type[Pointwise] = POINTWISE["minimum"]
+stop_gradient: type[Pointwise] = POINTWISE["stop_gradient"]
+keep: type[Pointwise] = POINTWISE["keep"]
+gt: type[Pointwise] = POINTWISE["gt"]
+ge: type[Pointwise] = POINTWISE["ge"]
+lt: type[Pointwise] = POINTWISE["lt"]
+le: type[Pointwise] = POINTWISE["le"]
+power: type[Pointwise] = POINTWISE["pow"]
+absolute: type[Pointwise] = POINTWISE["abs"]
+_where: type[Pointwise] = POINTWISE["where"]
 
 _RELATIONS = {
     sympy.StrictGreaterThan: gt,
@@ -389,6 +408,11 @@ def from_sympy(expression: Expr) -> Expr:
         return sympy.Float(float(expression))
     if isinstance(expression, BooleanAtom):
         return Integer(bool(expression))
+    if expression.is_Number and not expression.is_finite:
+        raise DeclarationError(
+            f"an equation holds {expression}, which is no finite number; use a large number",
+            code="declaration.constant",
+        )
     if not expression.args or isinstance(expression, Value):
         return expression
     if isinstance(expression, Apply):
@@ -450,15 +474,15 @@ def _matrix(shape: Shape, what: str) -> tuple[Expr, Expr]:
 
 def _matmul_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
     (rows, inner), (inner_w, columns) = (_matrix(shape, "@") for shape in shapes)
+    if columns.has(B) or inner_w.has(B):
+        raise _mismatch(
+            f"{format_shape(shapes[0])} @ {format_shape(shapes[1])}: the right side of @ must be "
+            f"a weight, it must not have the batch axis B"
+        )
     if inner != inner_w:
         raise _mismatch(
             f"{format_shape(shapes[0])} @ {format_shape(shapes[1])} contracts "
             f"{format_axis(inner)} with {format_axis(inner_w)}"
-        )
-    if columns.has(B) or inner.has(B):
-        raise _mismatch(
-            f"{format_shape(shapes[0])} @ {format_shape(shapes[1])}: the right side of @ must be "
-            f"a weight, it must not have the batch axis B"
         )
     return (rows, columns)
 
@@ -480,7 +504,7 @@ def _outer_sum_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Sha
 def _transpose_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
     rows, columns = _matrix(shapes[0], "transpose")
     if rows == B:
-        raise _mismatch(f"transpose takes a weight, found {format_shape(shapes[0])} with batch rows")
+        raise _mismatch(f"transpose takes a weight, found {format_shape(shapes[0])} with rows")
     return (columns, rows)
 
 
@@ -512,20 +536,24 @@ def _sum_to_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
     return target
 
 
-def _np_part(arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]) -> Array:
+def _np_part(
+    arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]
+) -> Array:
     axis, start, length = (size(attribute) for attribute in attributes)
     index = [slice(None)] * arrays[0].ndim
     index[axis] = slice(start, start + length)
     return arrays[0][tuple(index)]
 
 
-def _np_sum_to(arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]) -> Array:
-    array, target = arrays[0], tuple(size(axis) for axis in attributes)
-    array = array.sum(axis=tuple(range(array.ndim - len(target))))
+def _np_sum_to(
+    arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]
+) -> Array:
+    array = arrays[0]
+    array = np.asarray(array.sum(axis=tuple(range(array.ndim - len(attributes)))))
     # By the symbolic shape, not the lengths: an axis of length 1 that is not summed stays as it is.
     for axis, length in enumerate(attributes):
         if length == 1:
-            array = array.sum(axis=axis, keepdims=True)
+            array = np.asarray(array.sum(axis=axis, keepdims=True))
     return array
 
 
@@ -686,7 +714,11 @@ def shape_of(expression: Expr) -> Shape:
 
 
 def matmul(a: Expr, b: Expr) -> Apply:
-    """Matrix product over the last axis of ``a``; the same as ``a @ b``."""
+    """Matrix product over the last axis of ``a``; the same as ``a @ b``.
+
+    Python itself refuses ``@`` between two compound expressions, ``(r * h_prev) @ (2 * w)``: write
+    ``matmul(r * h_prev, 2 * w)``, or name one of them first.
+    """
     return Apply("matmul", (a, b))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from xml.sax.saxutils import escape
 
 from cellgen.cell import Definition
@@ -73,9 +74,13 @@ class _Node:
 
     @property
     def width(self) -> float:
-        tags = [len(_tag(value)) * SMALL + 14 for value in self.tags]
-        texts = [len(self.title) * LETTER, *(len(line) * SMALL for line in self.lines), *tags]
-        return max(*texts, 12.0) + 2 * PADDING
+        """Width with tags."""
+        return max(self.body_width, *(_tag_width(value) for value in self.tags), 0.0)
+
+    @property
+    def body_width(self) -> float:
+        texts = [len(self.title) * LETTER, *(len(line) * SMALL for line in self.lines)]
+        return max(*texts, 14.0) + 2 * PADDING
 
     @property
     def body(self) -> float:
@@ -86,40 +91,91 @@ class _Node:
     def height(self) -> float:
         return self.body + TAG_LINE * len(self.tags)
 
+    @property
+    def box(self) -> Box:
+        rise = (self.height - self.body) / 2
+        return Box(self.key, self.width, self.height, self.body_width / 2, rise, self.last)
+
 
 def draw(definition: Definition) -> str:
     """Return the picture of one step, forward, as an SVG document."""
-    program = forward(definition)
-    nodes = _nodes(definition, program)
-    edges = _edges(definition, program, {node.key for node in nodes})
-    boxes = [Box(node.key, node.width, node.height, node.last) for node in nodes]
-    placed = arrange(boxes, edges)
-    pieces = [
-        *_routes(placed, edges),
-        *(p for n in nodes for p in _drawn(n, placed.centres[n.key])),
-    ]
+    nodes, edges = _graph(definition, forward(definition))
+    placed = arrange([node.box for node in nodes], edges)
+    pieces = _routes(placed, edges)
+    for node in nodes:
+        pieces += _drawn(node, placed.centres[node.key])
     return _document(definition, placed, nodes, pieces)
 
 
 # --- the graph -----------------------------------------------------------------------------------
 
 
-def _nodes(definition: Definition, program: Program) -> list[_Node]:
+def _graph(definition: Definition, program: Program) -> tuple[list[_Node], list[Edge]]:
+    """Values and operators; an operator that only one other reads is drawn as part of it."""
+    merged = _merged(program)
     flowing = (Role.INPUT, Role.STATE, Role.STATIC)
-    sources = [
+    nodes = [
         _Node(str(v), v.role, str(v), (format_shape(v.shape),))
         for v in program.arguments
         if v.role in flowing
     ]
-    computed = [_computed(definition, statement) for statement in program.statements]
-    return [*sources, *computed, *(_next_state(definition, s) for s in definition.states)]
+    edges: list[Edge] = []
+    for statement in program.statements:
+        if statement.target in merged:
+            continue
+        operands = _operands(statement, program, merged)
+        tags = tuple(value for value in operands if _is_tag(value))
+        nodes.append(_computed(definition, statement, tags, _prefix(statement, program, merged)))
+        edges += [(str(v), str(statement.target)) for v in operands if not _is_tag(v)]
+    for state in definition.states:
+        nodes.append(_next_state(definition, state))
+        edges.append((str(definition.next_state(state)), nodes[-1].key))
+    return nodes, edges
 
 
-def _computed(definition: Definition, statement: Statement) -> _Node:
+def _merged(program: Program) -> set[Value]:
+    """Operators that only one statement reads, whose node shows them anyway."""
+    found = set()
+    for statement in program.statements:
+        readers = program.uses[statement.target]
+        alone = statement.target.role is Role.TEMPORARY and len(readers) == 1
+        if alone and _shows(readers[0], statement.op):
+            found.add(statement.target)
+    return found
+
+
+def _shows(reader: Statement, op: str) -> bool:
+    """Tell whether a reader's own node says enough: an author's equation, or ``concat @``."""
+    written = reader.target.role is Role.LOCAL and reader.is_pointwise
+    return (
+        op == "part"
+        or (op == "concat" and reader.op == "matmul")
+        or (op == "pointwise" and written)
+    )
+
+
+def _operands(statement: Statement, program: Program, merged: set[Value]) -> tuple[Value, ...]:
+    """What a statement reads, looking through what is drawn as part of it."""
+    operands: dict[Value, None] = {}
+    for value in statement.operands:
+        source = program.definition_of(value)
+        through = value in merged and source is not None
+        inner = _operands(source, program, merged) if through and source else (value,)
+        operands.update(dict.fromkeys(inner))
+    return tuple(operands)
+
+
+def _prefix(statement: Statement, program: Program, merged: set[Value]) -> str:
+    joined = (program.definition_of(value) for value in statement.operands if value in merged)
+    return "concat " if any(source and source.op == "concat" for source in joined) else ""
+
+
+def _computed(
+    definition: Definition, statement: Statement, tags: tuple[Value, ...], prefix: str
+) -> _Node:
     target = statement.target
-    tags = tuple(v for v in statement.operands if _is_tag(v))
     if target.role is Role.TEMPORARY:
-        return _Node(str(target), Role.TEMPORARY, _symbol(statement), (), tags)
+        return _Node(str(target), Role.TEMPORARY, prefix + _symbol(statement), (), tags)
     equations = {str(e.target.name): text(e.expression) for e in definition.equations}
     equation = equations.get(str(target.name), text(statement.expression))
     lines = textwrap.wrap(f"= {equation}", WRAP, subsequent_indent="  ", break_on_hyphens=False)
@@ -148,20 +204,13 @@ def _tag(value: Value) -> str:
     return f"{value} {format_shape(value.shape)}" if value.shape else str(value)
 
 
+def _tag_width(value: Value) -> float:
+    return len(_tag(value)) * SMALL + 14
+
+
 def _next_state(definition: Definition, state: Value) -> _Node:
     new = definition.next_state(state)
     return _Node(f"next {state}", Role.STATE, str(new), (f"the next step's {state}",), last=True)
-
-
-def _edges(definition: Definition, program: Program, known: set[str]) -> list[Edge]:
-    edges = [
-        (str(operand), str(statement.target))
-        for statement in program.statements
-        for operand in dict.fromkeys(statement.operands)
-        if str(operand) in known
-    ]
-    carried = [(str(definition.next_state(s)), f"next {s}") for s in definition.states]
-    return edges + [edge for edge in carried if edge[0] in known]
 
 
 # --- drawing -------------------------------------------------------------------------------------
@@ -179,7 +228,7 @@ def _routes(placed: Arrangement, edges: Sequence[Edge]) -> list[str]:
 def _curve(points: Sequence[Point]) -> str:
     """A smooth line that leaves and enters every point horizontally."""
     pieces = [f"M{points[0][0]:.1f},{points[0][1]:.1f}"]
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(points):
         half = (x1 - x0) / 2
         pieces.append(f"C{x0 + half:.1f},{y0:.1f} {x1 - half:.1f},{y1:.1f} {x1:.1f},{y1:.1f}")
     return " ".join(pieces)
@@ -187,13 +236,14 @@ def _curve(points: Sequence[Point]) -> str:
 
 def _drawn(node: _Node, centre: Point) -> list[str]:
     fill, stroke = COLOURS[node.role]
-    left, top = centre[0] - node.width / 2, centre[1] - node.height / 2
+    left, top = centre[0] - node.body_width / 2, centre[1] - node.height / 2
     radius = node.body / 2 if node.is_round else 7.0
     dash = ' stroke-dasharray="5 3"' if node.last else ""
     weight = 2.6 if node.returned else 1.3
     pieces = [
-        f'<rect x="{left:.1f}" y="{top:.1f}" width="{node.width:.1f}" height="{node.body:.1f}" '
-        f'rx="{radius:.1f}" fill="{fill}" stroke="{stroke}" stroke-width="{weight}"{dash}/>'
+        f'<rect x="{left:.1f}" y="{top:.1f}" width="{node.body_width:.1f}" '
+        f'height="{node.body:.1f}" rx="{radius:.1f}" fill="{fill}" '
+        f'stroke="{stroke}" stroke-width="{weight}"{dash}/>'
     ]
     y = top + 5 + TITLE_LINE - 6
     pieces.append(_text(centre[0], y, node.title, "title", stroke if node.is_round else "#0f172a"))
@@ -207,7 +257,7 @@ def _drawn(node: _Node, centre: Point) -> list[str]:
 
 def _drawn_tag(value: Value, x: float, top: float) -> list[str]:
     fill, stroke = COLOURS[value.role]
-    width = len(_tag(value)) * SMALL + 14
+    width = _tag_width(value)
     return [
         f'<rect x="{x - width / 2:.1f}" y="{top + 2:.1f}" width="{width:.1f}" height="16" rx="8" '
         f'fill="{fill}" stroke="{stroke}" stroke-width="0.8"/>',
@@ -233,7 +283,8 @@ def _document(
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
             f'viewBox="0 0 {width:.0f} {height:.0f}" role="img">',
             f"<title>{escape(heading)}</title>",
-            f"<style>text {{ font-family: {FONTS}; }} .head {{ font-size: 18px; font-weight: 600; }} "
+            f"<style>text {{ font-family: {FONTS}; }} "
+            ".head { font-size: 18px; font-weight: 600; } "
             ".title { font-size: 13px; font-weight: 600; } .line { font-size: 11px; } "
             ".edges path { fill: none; stroke: #94a3b8; stroke-width: 1.4; "
             "marker-end: url(#tip); } .edges path.carried { stroke: #ea580c; }</style>",

@@ -12,7 +12,6 @@ from cellgen.notation import ATOM, PRODUCT, SUM, Notation, Text
 from cellgen.ops import PointwiseRow
 from cellgen.value import Dim, format_axis
 
-
 _CALL = re.compile(r"\w+\(\{\d\}(, \{\d\})*\)\Z")
 """A spelling that is one call of its arguments, so that no piece needs brackets."""
 

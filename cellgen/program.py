@@ -117,6 +117,8 @@ class Program:
             self._define(value, known, None)
         for statement in self.statements:
             for operand in statement.operands:
+                if not isinstance(operand, Value):
+                    raise self._fault("an operator takes named values only", statement)
                 if known.get(str(operand.name)) != operand:
                     raise self._fault(f"{operand} is used before it is defined", statement)
             self._check_shape(statement)
@@ -132,10 +134,7 @@ class Program:
 
     def _check_shape(self, statement: Statement) -> None:
         expression, target = statement.expression, statement.target
-        if isinstance(expression, Apply):
-            if not all(isinstance(operand, Value) for operand in expression.operands):
-                raise self._fault("an operator takes named values only", statement)
-        elif expression.atoms(Apply):
+        if not isinstance(expression, Apply) and expression.atoms(Apply):
             raise self._fault("a pointwise expression contains an operator", statement)
         try:
             shape = shape_of(expression)
@@ -148,8 +147,7 @@ class Program:
             raise self._fault(str(error), statement) from None
         if not fits:
             raise self._fault(
-                f"{target} is {format_shape(target.shape)}, its expression "
-                f"{format_shape(shape)}",
+                f"{target} is {format_shape(target.shape)}, its expression {format_shape(shape)}",
                 statement,
             )
 

@@ -1,7 +1,8 @@
 """Render a Schedule through the templates of a target.
 
-Input: ``Schedule`` and ``Definition``. Output: ``Source``, strings only. Python prepares every value
-here; the templates place them. Each template's context is a dataclass, and the two are held equal.
+Input: ``Schedule`` and ``Definition``. Output: ``Source``, strings only. Python prepares every
+value here; the templates place them. Each template's context is a dataclass, and the two are held
+equal.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def _signature(function: Function, definition: Definition) -> Signature:
     arguments = tuple(
         Argument(
             name=str(value.name),
-            shape=tuple(format_axis(axis) for axis in value.shape),
+            shape=_lengths(value),
             text=_argument_text(value, value in optional),
             default=definition.defaults[str(value.name)] if value.role is Role.SCALAR else None,
             optional=value in optional,
@@ -98,7 +99,9 @@ def _signature(function: Function, definition: Definition) -> Signature:
         for value in function.accepted
     )
     results = tuple(
-        Argument(str(v.name), tuple(format_axis(axis) for axis in v.shape), _argument_text(v, False))
+        Argument(
+            str(v.name), tuple(format_axis(axis) for axis in v.shape), _argument_text(v, False)
+        )
         for v in function.program.results
     )
     return Signature(
@@ -111,12 +114,17 @@ def _signature(function: Function, definition: Definition) -> Signature:
     )
 
 
+def _lengths(value: Value) -> tuple[str, ...]:
+    return tuple(format_axis(axis) for axis in value.shape)
+
+
 def _argument_text(value: Value, optional: bool) -> str:
     name = str(value.name)
     if value.role is Role.ADJOINT:
         kind = "upstream gradient" if optional else "gradient"
         return f"{kind} of {name.removeprefix('d_').removesuffix('_total')}"
-    return {Role.LOCAL: "output", Role.TEMPORARY: "intermediate"}.get(value.role, value.role.value)
+    names = {Role.LOCAL: "output", Role.TEMPORARY: "intermediate"}
+    return names.get(value.role) or str(value.role.value)
 
 
 def _literal(interface: Interface) -> str:
@@ -135,8 +143,11 @@ def _literal(interface: Interface) -> str:
         return f"Argument({', '.join(parts)}),".replace("'", '"')
 
     def listed(name: str, items: Sequence[Argument]) -> list[str]:
-        return [f"            {name}=(", *(f"                {argument(i)}" for i in items),
-                "            ),"]
+        return [
+            f"            {name}=(",
+            *(f"                {argument(i)}" for i in items),
+            "            ),",
+        ]
 
     lines = []
     for function in interface.functions:
@@ -180,7 +191,7 @@ class _Head:
         lines = textwrap.wrap(safe, 96)
         return _Head(
             name=definition.name,
-            title=lines[0],
+            title=doc.split(" (")[0].split(". ")[0].rstrip(".,;:") + ".",
             doc=lines,
             origin=definition.origin,
             digest=digest,
@@ -303,9 +314,7 @@ def _function(function: Function, signature: Signature, interface: Interface) ->
         parameters=", ".join(f"int64_t {c_dim(dim)}" for dim in signature.dims),
         dims=[c_dim(dim) for dim in signature.dims],
         required=[*required, *(result.name for result in signature.results)],
-        buffers=[
-            (writer.memory[b], _count(b), format_shape(b.shape)) for b in workspace
-        ],
+        buffers=[(writer.memory[b], _count(b), format_shape(b.shape)) for b in workspace],
         sizes=sizes,
         zeros=zeros,
         optional=[
@@ -348,8 +357,10 @@ class _Writer:
         rows, columns = stage.target.shape
         inner = stage.a.shape[0] if stage.op == "outer_sum" else stage.a.shape[1]
         routine = {"matmul": "nn", "matmul_transposed": "nt", "outer_sum": "tn"}[stage.op]
-        operands = [f"{self._address(view)}, {c_axis(view.row_stride)}"
-                    for view in (stage.a, stage.b, stage.target)]
+        operands = [
+            f"{self._address(view)}, {c_axis(view.row_stride)}"
+            for view in (stage.a, stage.b, stage.target)
+        ]
         sizes = ", ".join(c_axis(axis) for axis in (rows, columns, inner))
         arguments = ", ".join([sizes, *operands, "1" if stage.accumulate else "0"])
         return ProductContext(_matrix_comment(stage), f"cg_gemm_{routine}({arguments})")
@@ -363,7 +374,11 @@ class _Writer:
 
     def _loop(self, loop: Loop) -> LoopContext:
         has_rows = len(loop.space) == 2
-        before, row_start, body, row_end, after = [], [], [], [], []
+        before: list[str] = []
+        row_start: list[str] = []
+        body: list[str] = []
+        row_end: list[str] = []
+        after: list[str] = []
         stored: dict[View, Line] = {ln.view: ln for ln in loop.lines if ln.view is not None}
         for load in loop.loads:
             if load.view.buffer.kind is Kind.SCALAR:
@@ -372,9 +387,11 @@ class _Writer:
         for line in stored.values():
             self._add_store(line, has_rows, before, row_start, row_end, after)
         body += [piece for line in loop.lines for piece in self._line(line)]
-        comments = [describe(line.origin) for line in loop.lines
-                    if line.statement.target.role is not Role.TEMPORARY
-                    or line.store is not Store.LOCAL]
+        comments = [
+            describe(line.origin)
+            for line in loop.lines
+            if line.statement.target.role is not Role.TEMPORARY or line.store is not Store.LOCAL
+        ]
         return LoopContext(
             comments=comments,
             rows=c_axis(loop.space[0]) if has_rows else "",
@@ -386,9 +403,7 @@ class _Writer:
             after=after,
         )
 
-    def _add_load(
-        self, load: Load, has_rows: bool, row_start: list[str], body: list[str]
-    ) -> None:
+    def _add_load(self, load: Load, has_rows: bool, row_start: list[str], body: list[str]) -> None:
         name, pointer = load.value.name, self.pointers[load.value]
         if load.access is Access.SCALAR:
             row_start.append(f"const real {name} = *({self._address(load.view)});")
@@ -410,7 +425,9 @@ class _Writer:
         row = f"row * {stride}" if first == 0 else f"(row + {c_axis(first)}) * {stride}"
         if stride == "1":
             row = "row"
-        column = f" + {c_axis(view.start[1])}" if len(view.start) == 2 and view.start[1] != 0 else ""
+        column = (
+            f" + {c_axis(view.start[1])}" if len(view.start) == 2 and view.start[1] != 0 else ""
+        )
         return f"{self.memory[buffer]} + {row}{column}"
 
     def _add_store(
@@ -431,9 +448,7 @@ class _Writer:
         elif line.store is Store.ADD_ROWS:
             before.append(f"real *{pointer} = {self._address(line.view)};")
             length = c_axis(line.view.shape[-1])
-            before.append(
-                f"for (int64_t unit = 0; unit < {length}; ++unit) {pointer}[unit] = 0;"
-            )
+            before.append(f"for (int64_t unit = 0; unit < {length}; ++unit) {pointer}[unit] = 0;")
         elif line.store is Store.ADD_UNITS:
             row_start.append(f"real {name} = 0;")
             row_end.append(f"*({self._row_start(line.view)}) = {name};")
@@ -469,8 +484,11 @@ def _offset(view: View) -> str:
 def _matrix_comment(stage: Product) -> str:
     sign = "+=" if stage.accumulate else "="
     a, b = str(stage.a), str(stage.b)
-    product = {"matmul": f"{a} @ {b}", "matmul_transposed": f"{a} @ {b}.T",
-               "outer_sum": f"{a}.T @ {b}"}[stage.op]
+    product = {
+        "matmul": f"{a} @ {b}",
+        "matmul_transposed": f"{a} @ {b}.T",
+        "outer_sum": f"{a}.T @ {b}",
+    }[stage.op]
     return f"{stage.target} {sign} {product}"
 
 
@@ -511,4 +529,3 @@ def check_template(template: str, keys: set[str]) -> None:
             f"template {template} reads {sorted(free)}, its context has {sorted(keys)}",
             code="render.template",
         )
-

@@ -1,7 +1,7 @@
 """Spell the time loop of a cell in C: stages of a step, packing, memory and the loops over time.
 
-Input: ``SequenceSchedule``. Output: contexts for ``sequence.j2``. Every stage becomes a function of a
-step, a range of rows and a share of the units; the drivers decide who calls it with which.
+Input: ``SequenceSchedule``. Output: contexts for ``sequence.j2``. Every stage becomes a function of
+a step, a range of rows and a share of the units; the drivers decide who calls it with which.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cellgen.cell import Definition
 from cellgen.printer import c_axis, c_expression, c_factor
 from cellgen.program import Names
 from cellgen.schedule import Access, Buffer, Kind, Load, Loop, Product, Store
-from cellgen.schedule.groups import Group, GroupedStage, Term
+from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
 from cellgen.schedule.plan import Line, View, describe
 from cellgen.schedule.sequence import Part, SequenceSchedule, Storage
 from cellgen.schedule.unroll import StateLink
@@ -235,7 +235,7 @@ def _backward_signature(schedule: SequenceSchedule) -> Signature:
         for link in programs.links
     ]
     results = [
-        _argument(v, definition, over_time=Value_is_batched(v), text=_gradient_text(v))
+        _argument(v, definition, over_time=v.is_batched, text=_gradient_text(v))
         for v in programs.deferred.results
     ]
     states = [
@@ -255,10 +255,6 @@ def _backward_signature(schedule: SequenceSchedule) -> Signature:
     )
 
 
-def Value_is_batched(value: Value) -> bool:  # noqa: N802
-    return value.is_batched
-
-
 def _gradient_text(value: Value) -> str:
     return f"gradient of {str(value.name).removeprefix('d_')}"
 
@@ -268,9 +264,9 @@ def _read_by_backward(schedule: SequenceSchedule) -> set[Value]:
     programs = schedule.programs
     read = {*programs.reverse.arguments, *programs.deferred.arguments}
     following = {link.previous: link.next for link in programs.links}
-    return read | {following[v] for v in read if v in following} | {
-        v for v in following if v in read
-    }
+    return (
+        read | {following[v] for v in read if v in following} | {v for v in following if v in read}
+    )
 
 
 # --- functions -----------------------------------------------------------------------------------
@@ -363,8 +359,9 @@ class _Function:
             over_time, is_double = self.state_pair(link.next), True
         carry = ""
         if self.is_backward:
-            carry = self.add_memory(f"{link.passed.name}_pair", f"2 * nB * {c_mul(width)}",
-                                    "gradient between two steps")
+            carry = self.add_memory(
+                f"{link.passed.name}_pair", f"2 * nB * {c_mul(width)}", "gradient between two steps"
+            )
         return LinkContext(
             width=width,
             initial=f"args->{link.previous.name}",
@@ -422,9 +419,7 @@ class _PartWriter:
         names = Names([str(v.name) for v in part.function.program.values])
         self.rows = {b: names.fresh(f"{b.name}_rows") for b in part.function.buffers}
         self.strides = {b: names.fresh(f"{b.name}_stride") for b in part.function.buffers}
-        self.pointers = {
-            v: names.fresh(f"{v.name}_row") for v in part.function.program.values
-        }
+        self.pointers = {v: names.fresh(f"{v.name}_row") for v in part.function.program.values}
         self.double = {link.next for link in self.schedule.programs.links}
 
     # --- places over time ---
@@ -588,15 +583,12 @@ class _PartWriter:
     # --- groups ---
 
     def _group(self, name: str, group: Group) -> StageContext:
-        runs, filled = [], set()
+        runs = []
         for index, term in enumerate(group.terms):
             for run_index, run in enumerate(term.runs):
                 panel = f"{name}_panel_{index + 1}" + (f"_{run_index + 1}" if run_index else "")
-                slots = [weight.slot for weight in run]
-                if filled and not filled.issuperset(slots):
-                    pass  # slots that no earlier term filled are zeroed first
                 runs.append(self._run(group, term, run, panel))
-                filled.update(slots)
+        # Slots that the first run does not fill start from zero.
         first_slots = {s for r in runs[:1] for s in range(r.first_slot, r.first_slot + r.slots)}
         zeroed = [s for s in range(len(group.slots)) if s not in first_slots]
         runs = [
@@ -627,8 +619,7 @@ class _PartWriter:
             split="rows",
         )
 
-    def _run(self, group: Group, term: Term, run: Sequence[object], panel: str) -> RunContext:
-        weights = [w for w in term.weights if w in run]
+    def _run(self, group: Group, term: Term, weights: Sequence[Weight], panel: str) -> RunContext:
         inner = c_axis(term.inner)
         for position, weight in enumerate(weights):
             self.packs.append(
@@ -708,9 +699,7 @@ class _PartWriter:
         ]
         return LoopLines(comments, row_start, body, row_end, before, after)
 
-    def _load(
-        self, load: Load, group: Group | None, row_start: list[str], body: list[str]
-    ) -> None:
+    def _load(self, load: Load, group: Group | None, row_start: list[str], body: list[str]) -> None:
         name, pointer = load.value.name, self.pointers[load.value]
         slot = group.slot_of(load.view) if group is not None else None
         if slot is not None:

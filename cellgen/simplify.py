@@ -7,6 +7,7 @@ None changes the value of an expression by more than the order of a sum: no ``si
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 import sympy
@@ -110,7 +111,8 @@ def distribute_concat(program: Program) -> Program:
             statements.append(statement)
             continue
         weight = statement.expression.operands[1]
-        start, products = Integer(0), []
+        start: Expr = Integer(0)
+        products: list[Value] = []
         for piece in source.expression.operands:
             size = piece.shape[-1]
             if (weight, start) not in rows:
@@ -125,7 +127,7 @@ def distribute_concat(program: Program) -> Program:
 
 
 def inline_sums(program: Program) -> Program:
-    """Write a temporary sum into the one sum that reads it, so that all its terms stand together."""
+    """Write a temporary sum into the one sum that reads it: all its terms stand together."""
     return _inline(
         program,
         lambda s: s.is_pointwise and bool(s.expression.is_Add),
@@ -233,12 +235,12 @@ class _Narrowing:
 
     def _piece(self, statement: Statement, node: Apply) -> Value:
         """The pointwise statement of one part, its operands narrowed the same way."""
-        swap = {operand: self._operand(operand, node, statement.target)
-                for operand in statement.operands}
+        swap = {
+            operand: self._operand(operand, node, statement.target)
+            for operand in statement.operands
+        }
         expression = statement.expression.xreplace(swap)
-        target = next(
-            s.target for s in self.uses[statement.target] if s.expression == node
-        )
+        target = next(s.target for s in self.uses[statement.target] if s.expression == node)
         self.statements.append(Statement(target, expression))
         self.parts[statement.target, node.attributes] = target
         return target
@@ -262,7 +264,9 @@ class _Narrowing:
         suffix = str(index) if index.is_Integer else str(len(self.parts))
         role = source.role if source.role is Role.ADJOINT else Role.TEMPORARY
         shape = (*source.shape[:-1], size)
-        return Value(self.names.fresh(f"{source.name}_{suffix}"), shape, role, source.owner, source.order)
+        return Value(
+            self.names.fresh(f"{source.name}_{suffix}"), shape, role, source.owner, source.order
+        )
 
 
 def unwrap_parts(program: Program) -> Program:
@@ -288,7 +292,7 @@ def _concat_operand(node: Apply, source: Statement | None) -> Value | None:
     if source.expression.attributes[0] != axis:
         return None
     position: Expr = Integer(0)
-    for operand in source.expression.operands:
+    for operand in source.operands:
         length = operand.shape[int(axis)]
         if position == start and length == size:
             return operand
@@ -320,7 +324,7 @@ def accumulate_products(program: Program) -> Program:
         ]
         positions = {s.target: index for index, s in enumerate(program.statements)}
         terms.sort(key=positions.__getitem__)
-        for seed, term in zip(terms, terms[1:], strict=False):
+        for seed, term in pairwise(terms):
             seeds[term] = seed
         if len(terms) > 1:
             rest = sympy.Add(*(t for t in statement.expression.args if t not in terms))

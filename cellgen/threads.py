@@ -1,7 +1,7 @@
 """Teams of threads for functions over time: one per process and size, made when first needed.
 
-``threads=`` of a call decides, else the environment variable CELLGEN_NUM_THREADS, else the number of
-processors that this process may use. Calls on one team take turns. A forked child makes its own.
+``threads=`` of a call decides, else the environment variable CELLGEN_NUM_THREADS, else the number
+of processors that this process may use. Calls on one team take turns. A forked child makes its own.
 """
 
 from __future__ import annotations

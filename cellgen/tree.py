@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cellgen.cells import SHIPPED
 from cellgen.errors import BuildError, UsageError
 from cellgen.paths import generated_folder, in_checkout, include_folder
 from cellgen.render import Source
@@ -24,10 +25,11 @@ SHIPPED_ORIGIN = "cellgen.cells."
 
 @dataclass(frozen=True)
 class Difference:
-    """One file that is not what would be written: a unified diff, or why it should go."""
+    """A file that is not what would be written: a unified diff, or a line that says why."""
 
     path: Path
-    diff: str
+    text: str
+    is_diff: bool = True
 
 
 def target_folder(out: Path | None) -> Path:
@@ -46,19 +48,22 @@ def is_shipped_folder(folder: Path) -> bool:
     return folder.resolve() == generated_folder().resolve()
 
 
-def refuse_shipped_names(folder: Path, sources: Iterable[Source], shipped: Iterable[str]) -> None:
+def refuse_shipped_names(folder: Path, sources: Iterable[Source]) -> None:
     """Keep an author's cell from replacing a shipped one in the repository.
 
     Raises:
         UsageError: a cell that is not shipped has a shipped cell's name.
     """
-    taken = set(shipped)
     for source in sources:
-        if is_shipped_folder(folder) and source.name in taken and not _is_shipped(source):
+        if is_shipped_folder(folder) and source.name in _shipped() and not _is_shipped(source):
             raise UsageError(
                 f"{source.name} is the name of a cell that ships, in {folder}; rename yours "
                 f'(class MyCell(Cell, name="my_cell")) or give another folder: --out DIR'
             )
+
+
+def _shipped() -> set[str]:
+    return {cell.definition.name for cell in SHIPPED}
 
 
 def _is_shipped(source: Source) -> bool:
@@ -95,38 +100,50 @@ def write(files: Mapping[Path, str]) -> list[Path]:
     return changed
 
 
-def compare(files: Mapping[Path, str]) -> list[Difference]:
-    """Compare files with what stands on the disk; nothing is written."""
-    differences = []
-    for path, text in files.items():
-        present = read_text(path)
-        if present != text:
-            before = present.splitlines() if present is not None else []
-            lines = difflib.unified_diff(
-                before, text.splitlines(), f"committed/{path}", f"generated/{path}", lineterm=""
-            )
-            differences.append(Difference(path, "\n".join(lines)))
-    return differences
+def differences(folder: Path, sources: Sequence[Source], whole: bool) -> list[Difference]:
+    """Compare a folder with what some cells generate; nothing is written.
+
+    ``whole`` says that these are all the cells that ship: others of cellgen's are then stale.
+    """
+    files = support_files(folder)
+    for source in sources:
+        files.update(cell_files(folder, source))
+    changed = [_difference(path, text) for path, text in files.items() if read_text(path) != text]
+    return [*changed, *stale_files(folder, sources), *(_stale_cells(folder) if whole else ())]
 
 
-def stale_files(folder: Path, sources: Iterable[Source]) -> list[Path]:
+def _difference(path: Path, text: str) -> Difference:
+    before, name = (read_text(path) or "").splitlines(), _near(path)
+    lines = difflib.unified_diff(
+        before, text.splitlines(), f"{name} (there)", f"{name} (generated)", lineterm=""
+    )
+    return Difference(path, "\n".join(lines))
+
+
+def _near(path: Path) -> Path:
+    """A path as it is seen from where the command runs, if it lies below."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def stale_files(folder: Path, sources: Iterable[Source]) -> list[Difference]:
     """Files in the folders of some cells that look generated and no longer are."""
     return [
-        path
+        Difference(path, f"{_near(path)} is no longer generated; remove it", is_diff=False)
         for source in sources
         for path in sorted((folder / source.name).glob("*"))
         if path.suffix in GENERATED_SUFFIXES and path.name not in source.files
     ]
 
 
-def stale_cells(folder: Path, shipped: Iterable[str]) -> list[Path]:
+def _stale_cells(folder: Path) -> list[Difference]:
     """Folders generated from cells that once shipped and no longer do."""
-    known = set(shipped)
     stale = []
     for path in sorted(folder.glob("*/__init__.py")):
         found = ORIGIN.search(read_text(path) or "")
-        if path.parent.name not in known and found and found[1].startswith(SHIPPED_ORIGIN):
-            stale.append(path.parent)
+        if path.parent.name not in _shipped() and found and found[1].startswith(SHIPPED_ORIGIN):
+            why = f"{_near(path.parent)} is of a cell that no longer ships; remove it"
+            stale.append(Difference(path.parent, why, is_diff=False))
     return stale
 
 

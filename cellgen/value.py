@@ -19,7 +19,7 @@ from cellgen.errors import DeclarationError
 
 
 class Dim(Symbol):  # type: ignore[misc]
-    """A dimension: a positive integer known at run time. ``2 * H`` and ``I + H`` are axis lengths."""
+    """A dimension: a positive integer known at run time. ``2 * H``, ``I + H`` are axis lengths."""
 
     __slots__ = ()
 
@@ -129,7 +129,7 @@ class Value(_Matmul, Symbol):  # type: ignore[misc]
 
 
 class Apply(_Matmul, Expr):  # type: ignore[misc]
-    """An operator applied to operands, with constant attributes; shape and meaning are in ``ops``."""
+    """An operator applied to operands, with constant attributes; its meaning is in ``ops``."""
 
     __slots__ = ()
 

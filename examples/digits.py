@@ -222,7 +222,7 @@ def evaluate(model: Model, x: Array, labels: Array) -> Score:
 
 
 class Adam:
-    """Update arrays in place (Kingma & Ba 2015, arXiv:1412.6980, algorithm 1)."""
+    """Update arrays in place (Kingma & Ba 2015, arXiv:1412.6980, section 2, second form)."""
 
     def __init__(self, parameters: list[Array]) -> None:
         self.parameters = parameters

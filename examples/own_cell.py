@@ -25,10 +25,15 @@ class MGU(Cell):
 
 
 def some_arguments(B: int, I: int, H: int) -> dict[str, np.ndarray]:
-    shapes = {"x": (B, I), "h_prev": (B, H)}
-    shapes |= {"w_f": (I + H, H), "b_f": (H,), "w_c": (I + H, H), "b_c": (H,)}
-    rng = np.random.default_rng(0)
-    return {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    draw = np.random.default_rng(0).normal
+    return {
+        "x": draw(size=(B, I)),
+        "h_prev": draw(size=(B, H)),
+        "w_f": draw(size=(I + H, H)),
+        "b_f": draw(size=H),
+        "w_c": draw(size=(I + H, H)),
+        "b_c": draw(size=H),
+    }
 
 
 def derived_gradients(

@@ -508,3 +508,66 @@ def test_shares_cover_everything_once_in_whole_grains(runtime):
                 assert part[0] % 16 == 0 or part[0] == total
                 ends.append(int(part[1]))
             assert ends[-1] == total
+
+
+RACES = r"""
+#include "cellgen_team.h"
+static int values[8], wrong;
+static cellgen_team *team;
+static void task(int thread, int threads, void *context)
+{
+    for (int round = 0; round < *(int *)context; ++round) {
+        values[thread] = round;
+        cellgen_team_barrier(team, thread);
+        for (int other = 0; other < threads; ++other)
+            if (values[other] != round)
+                __atomic_store_n(&wrong, 1, __ATOMIC_RELAXED);
+        cellgen_team_barrier(team, thread);
+    }
+}
+static void *host(void *context)
+{
+    int rounds = 5;
+    (void)context;
+    for (int call = 0; call < 20; ++call) {
+        cellgen_team_run(team, task, &rounds);
+        if (call % 10 == 0)
+            usleep(2000); /* long enough for the workers to sleep */
+    }
+    return NULL;
+}
+int main(void)
+{
+    pthread_t hosts[2];
+    team = cellgen_team_create(3);
+    for (int i = 0; i < 2; ++i)
+        pthread_create(&hosts[i], NULL, host, NULL);
+    for (int i = 0; i < 2; ++i)
+        pthread_join(hosts[i], NULL);
+    cellgen_team_destroy(team);
+    return wrong;
+}
+"""
+
+
+def test_thread_sanitizer_finds_no_race(tmp_path):
+    def build_and_run(source: str, name: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / f"{name}.c").write_text(source)
+        flags = ["-fsanitize=thread", "-g", "-O1", f"-I{INCLUDE}", "-lpthread"]
+        built = subprocess.run(
+            [COMPILER, f"{name}.c", "-o", name, *flags],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+        if built.returncode:
+            return built
+        return subprocess.run([f"./{name}"], cwd=tmp_path, capture_output=True, text=True)
+
+    if (
+        shutil.which(COMPILER) is None
+        or build_and_run("int main(void) { return 0; }", "no").returncode
+    ):
+        pytest.skip("no working -fsanitize=thread")
+    done = build_and_run(RACES, "races")
+    assert done.returncode == 0, done.stderr

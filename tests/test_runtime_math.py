@@ -373,7 +373,7 @@ def assembly(folder: Path, function: str, *options: str) -> str:
     """Return the assembly of the float32 loop over one function."""
     source = '#define CELLGEN_PRECISION 32\n#include "cellgen_real.h"\n'
     source += loop_source(function, 1)
-    return compile_c(folder, source, "loop.s", "-S", *options).read_text()
+    return compile_c(folder, source, "loop.s", "-S", *options).read_text(errors="replace")
 
 
 @pytest.mark.parametrize("mode", ["default", "fast"])

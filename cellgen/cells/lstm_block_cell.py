@@ -5,7 +5,9 @@ from cellgen.ops import clip, concat, sigmoid, split, tanh, where
 from cellgen.value import H, I
 
 
-def lstm_block_cell(use_peephole: bool = True, clip_gradient: str = "straight_through") -> type[Cell]:
+def lstm_block_cell(
+    use_peephole: bool = True, clip_gradient: str = "straight_through"
+) -> type[Cell]:
     """Return TensorFlow's LSTMBlockCell.
 
     ``clip_gradient="straight_through"`` treats the clip of the cell state as the identity in the

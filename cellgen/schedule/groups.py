@@ -1,8 +1,8 @@
 """Group the products of a step: one pass over packed weights, pointwise work in the epilogue.
 
 Products that are added to each other form a chain; chains of one phase with equally many units form
-a group. A group's tile holds, for a block of units, one slot per chain and gate, so that everything a
-unit needs lies side by side when its pointwise equations run on the tile.
+a group. A group's tile holds, for a block of units, one slot per chain and gate, so that everything
+a unit needs lies side by side when its pointwise equations run on the tile.
 """
 
 from __future__ import annotations
@@ -229,9 +229,7 @@ def _written(stage: GroupedStage) -> Iterable[object]:
     return [slot.view.buffer for slot in stage.slots] + loops
 
 
-def _with_memory(
-    stages: Sequence[GroupedStage], function: Function
-) -> Iterable[GroupedStage]:
+def _with_memory(stages: Sequence[GroupedStage], function: Function) -> Iterable[GroupedStage]:
     """Mark the slots whose values something outside the group's own loops reads."""
     for position, stage in enumerate(stages):
         if not isinstance(stage, Group):

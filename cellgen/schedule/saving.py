@@ -1,9 +1,9 @@
 """Choose what the forward pass keeps for the backward pass: an exact minimum cut over the step.
 
-A forward value that the adjoint reads is saved, or recomputed from values that are. Products and sums
-are never recomputed, pointwise work may be. The cheapest set of values to save is a minimum vertex
-cut between the values that cannot be recomputed and those that are read, weighted by bytes; among
-cuts of equal weight the one nearest to the readers is taken, which recomputes least.
+A forward value that the adjoint reads is saved, or recomputed from values that are. Products and
+sums are never recomputed, pointwise work may be. The cheapest set of values to save is a minimum
+vertex cut between the values that cannot be recomputed and those that are read, weighted by bytes;
+among cuts of equal weight the one nearest to the readers is taken, which recomputes least.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class _Network:
             parents = _search(residual, "source")
             if "sink" not in parents:
                 break
-            path, node = [], "sink"
+            path: list[tuple[object, object]] = []
+            node: object = "sink"
             while node != "source":
                 path.append((parents[node], node))
                 node = parents[node]

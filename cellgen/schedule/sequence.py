@@ -62,9 +62,7 @@ class SequenceSchedule:
     deferred: Part
 
     def __str__(self) -> str:
-        saved = ", ".join(
-            f"{v} {format_shape(v.shape)}" for v in self.programs.saved
-        )
+        saved = ", ".join(f"{v} {format_shape(v.shape)}" for v in self.programs.saved)
         head = f"{self.programs.definition.name} over time; saves {saved or 'nothing'}"
         return "\n".join([head, str(self.forward), str(self.reverse), str(self.deferred)])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from sympy import Expr, Integer
+from sympy import Integer
 
 from cellgen.errors import DerivationError
 from cellgen.functions import CellPrograms
@@ -292,4 +292,3 @@ def _sum_store(space: Shape, target: Shape, statement: Statement) -> Store:
     if len(space) == 2 and len(target) == 2 and target == (space[0], Integer(1)):
         return Store.ADD_UNITS
     raise DerivationError(f"{statement}: this sum is not scheduled yet", code="schedule.sum")
-

@@ -1,9 +1,9 @@
 """Spread a cell over time: the step forward, the step in reverse, and what can wait until the end.
 
-Input: a ``Definition``. Output: ``SequencePrograms``, three step Programs and how they hang together
-over time. ``forward`` also returns the values to save; ``reverse`` holds only what a gradient of the
-previous state needs; ``deferred`` (weight gradients, input gradients) reads what the other two left
-in memory and runs once over the rows of many steps.
+Input: a ``Definition``. Output: ``SequencePrograms``, three step Programs and how they hang
+together over time. ``forward`` also returns the values to save; ``reverse`` holds only what a
+gradient of the previous state needs; ``deferred`` (weight gradients, input gradients) reads what
+the other two left in memory and runs once over the rows of many steps.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def unroll(definition: Definition) -> SequencePrograms:
     deferred = _read_through_joins(deferred, reverse)
     kept = tuple(v for v in formed if v in deferred.arguments)
     reverse = full.restrict("reverse", tuple(dict.fromkeys((*passed, *kept))), given)
-    upstream = {v: a for v, a in zip(results, full.optional, strict=True)}
+    upstream = dict(zip(results, full.optional, strict=True))
     reverse, links = _carry(definition, reverse, adjoints, upstream)
     saved_next = tuple(dict.fromkeys(_over_time(definition, value) for value in saved))
     stored = tuple(v for v in saved_next if v not in definition.outputs)
@@ -132,9 +132,7 @@ def _read_through_joins(deferred: Program, reverse: Program) -> Program:
         for piece in statement.expression.operands:
             size = piece.shape[axis]
             if piece in reads:
-                parts.setdefault(
-                    piece, Statement(piece, part(statement.target, axis, start, size))
-                )
+                parts.setdefault(piece, Statement(piece, part(statement.target, axis, start, size)))
             start = start + size
     arguments = tuple(v for v in deferred.arguments if v not in parts)
     statements = (*parts.values(), *deferred.statements)

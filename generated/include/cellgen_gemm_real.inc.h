@@ -1,6 +1,6 @@
 /* The body of cellgen_gemm.h, included there once for float and once for double.
  *
- * CELLGEN_REAL the type, CELLGEN_S(name) its name for this type, CELLGEN_LANES elements a vector. */
+ * CELLGEN_REAL is the type, CELLGEN_S(name) a name for it, CELLGEN_LANES its elements a vector. */
 
 /* ------------------------------------------------------------------------------------ tiles
  * c[row][vector] (+)= sum over k of a[row*a_row + k*a_step] * b[k*b_step + vector*LANES].
@@ -29,7 +29,8 @@
                                : CELLGEN_S(load)(b + J * CELLGEN_LANES);                           \
     CELLGEN_KEEP(b_##J);
 #define CELLGEN_LOAD_A(R, NV)                                                                      \
-    const CELLGEN_S(vec) x_##R = CELLGEN_S(set1)(*(const CELLGEN_REAL *)(const void *)(a_##R + k_a));
+    const CELLGEN_S(vec) x_##R =                                                                   \
+        CELLGEN_S(set1)(*(const CELLGEN_REAL *)(const void *)(a_##R + k_a));
 #define CELLGEN_FMA(R, J, NV) t_##R##_##J = CELLGEN_S(fma)(x_##R, b_##J, t_##R##_##J);
 
 #define CELLGEN_ROW_FMA(R, NV) CELLGEN_LOAD_A(R, NV) CELLGEN_COLUMNS_##NV(CELLGEN_FMA, R, NV)
@@ -167,9 +168,10 @@ CELLGEN_INLINE void CELLGEN_S(pack_rows)(int64_t K, int64_t vectors, int64_t col
     for (int64_t k = 0; k < K; ++k, b += ldb, out += step)
         for (int64_t j = 0; j < vectors; ++j)
             CELLGEN_S(store)
-            (out + j * CELLGEN_LANES, j < whole    ? CELLGEN_S(load)(b + j * CELLGEN_LANES)
-                                      : j == whole ? CELLGEN_S(load_part)(b + j * CELLGEN_LANES, last)
-                                                   : CELLGEN_S(zero)());
+            (out + j * CELLGEN_LANES,
+             j < whole    ? CELLGEN_S(load)(b + j * CELLGEN_LANES)
+             : j == whole ? CELLGEN_S(load_part)(b + j * CELLGEN_LANES, last)
+                          : CELLGEN_S(zero)());
 }
 
 /* the same of b[column][k] */
@@ -202,7 +204,7 @@ CELLGEN_INLINE void CELLGEN_S(pack_transposed)(int64_t K, int64_t vectors, int64
 #else
 #define CELLGEN_PANEL_VECTORS 2
 #endif
-#define CELLGEN_BUFFER_BYTES 81920
+#define CELLGEN_BUFFER_BYTES 81920 /* of stack */
 #define CELLGEN_BLOCK_ROWS 512
 #define CELLGEN_DEPTH 256       /* k of a panel of B: 64 KB with AVX-512 */
 #define CELLGEN_DEPTH_BLOCK 128 /* beside a block of A */
@@ -254,7 +256,8 @@ CELLGEN_OUTLINE void CELLGEN_S(gemm_packed)(int64_t M, int64_t N, int64_t K, con
                     CELLGEN_S(pack_transposed)
                     (depth, vectors, columns, b + j * ldb + k, ldb, panel, step);
                 else
-                    CELLGEN_S(pack_rows)(depth, vectors, columns, b + k * ldb + j, ldb, panel, step);
+                    CELLGEN_S(pack_rows)
+                    (depth, vectors, columns, b + k * ldb + j, ldb, panel, step);
                 CELLGEN_S(column_narrow)
                 (rows, vectors, depth, x, a_row, pack_a ? highest : a_step, panel, step,
                  c + row * ldc + j, ldc, columns - (vectors - 1) * lanes, lanes,
@@ -267,8 +270,9 @@ CELLGEN_OUTLINE void CELLGEN_S(gemm_packed)(int64_t M, int64_t N, int64_t K, con
     }
 }
 
-/* Whether reading B in place beats packing it, which few rows share. Rows of B should then be whole
- * cache lines, and not collide: an L2 of 64 KB a way, 20 ways, holds 160 rows that are 8 KB apart. */
+/* Whether few rows read B in place, not packed (24x512x256: 177 instead of 130 GFLOP/s). Rows of B
+ * should then be whole cache lines and not collide: an L2 of 20 ways of 64 KB holds 160 rows that
+ * are 8 KB apart (64x2048x1024: 67 in place, 126 packed). */
 CELLGEN_INLINE int CELLGEN_S(in_place)(int64_t M, int64_t K, const CELLGEN_REAL *b, int64_t ldb)
 {
     const int64_t bytes = ldb * (int64_t)sizeof *b;
@@ -304,7 +308,7 @@ CELLGEN_OUTLINE void CELLGEN_S(gemm_in_place)(int64_t M, int64_t N, int64_t K,
 
 #if CELLGEN_HAVE_UNPACK
 /* Few rows, B transposed: 2*LANES columns at a time are transposed in registers and used at once
- * (512x256, M = 1: 26 instead of 13 GFLOP/s with packed panels). The second half may repeat the first. */
+ * (512x256, M = 1: 26 GFLOP/s, 13 with packed panels). The second half may repeat the first. */
 CELLGEN_OUTLINE void CELLGEN_S(gather_one)(const CELLGEN_REAL *b, int64_t ldb, CELLGEN_S(vec) *v)
 {
     CELLGEN_REAL x[CELLGEN_LANES];

@@ -28,7 +28,7 @@
 
 #define CELLGEN_TEAM_LAYOUT 0x43470001u /* changes with any field of cellgen_team */
 #define CELLGEN_TEAM_THREADS_MAX 1024
-#define CELLGEN_TEAM_STACK (2u << 20) /* bytes per worker: the GEMM panels, and macOS gives 512 KB */
+#define CELLGEN_TEAM_STACK (2u << 20) /* bytes per worker; macOS would give 512 KB, musl 128 */
 
 #define CELLGEN_TEAM_STATIC static __attribute__((unused))
 

@@ -1,0 +1,144 @@
+"""What the tests of the compiler share: cells, random arguments, complex-step derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pytest
+
+from cellgen import (
+    Bias,
+    Cell,
+    H,
+    I,
+    Input,
+    Scalar,
+    State,
+    Weight,
+    clip,
+    concat,
+    exp,
+    keep,
+    log_sigmoid,
+    maximum,
+    mean,
+    sigmoid,
+    split,
+    sqrt,
+    stop_gradient,
+    sum,
+    tanh,
+    transpose,
+    where,
+)
+from cellgen.cells import SHIPPED, GRUBlockCell
+from cellgen.program import Program
+from cellgen.reference import interpret, shape_sizes
+from cellgen.value import Value
+
+Arrays = dict[str, np.ndarray]
+
+SIZES = {"T": 1, "B": 3, "I": 2, "H": 4, "D": 3}
+STEP = 1e-100
+"""Complex step: its square underflows, so the imaginary part is the derivative without error."""
+
+
+class LayerNormGRU(GRUBlockCell):
+    """GRU with a normalised candidate."""
+
+    gamma, beta = Bias(H), Bias(H)
+    c_hat = GRUBlockCell.c_bar - mean(GRUBlockCell.c_bar)
+    c_std = sqrt(mean(c_hat**2) + 1e-5)
+    c = tanh(gamma * c_hat / c_std + beta)
+
+
+class SLSTM(Cell):
+    """Scalar LSTM of the xLSTM paper: exponential input gate, stabiliser state m."""
+
+    x, h_prev, c_prev, n_prev, m_prev = Input(I), State(H), State(H), State(H), State(H)
+    w, r, b = Weight(I, 4 * H), Weight(H, 4 * H), Bias(4 * H)
+
+    z_bar, i_bar, f_bar, o_bar = split(x @ w + h_prev @ r + b, 4)
+    z, o = tanh(z_bar), sigmoid(o_bar)
+    log_f = log_sigmoid(f_bar) + m_prev
+    m = maximum(log_f, i_bar)
+    i, f = exp(i_bar - m), exp(log_f - m)
+    c = f * c_prev + i * z
+    n = f * n_prev + i
+    h = o * c / n
+
+
+class Softmax(Cell):
+    """Reductions, a per-row scalar, a unit bias: every way to broadcast."""
+
+    x, dt, h_prev = Input(I), Input(1), State(H)
+    w, g, k = Weight(I, H), Bias(1), Scalar(0.5)
+
+    e = exp(x @ w * g)
+    decay = exp(-dt * k)
+    h = e / sum(e) * (1 - decay) + decay * h_prev * mean(h_prev)
+
+    gradients = x, dt, h_prev, w, g, k
+
+
+class Swap(Cell):
+    """Parts and concatenations that are arguments, results and upstream gradients at once."""
+
+    x, h_prev, w = Input(I), State(2 * H), Weight(I, 2 * H)
+
+    a, b = split(h_prev + x @ w, 2)
+    h = concat(b * a, a)
+
+    outputs = a, h
+
+
+class Stated(Cell):
+    """Everything that changes what flows back."""
+
+    x, h_prev, w, v = Input(I), State(H), Weight(I, H), Bias(H)
+
+    y = tanh(x @ w + stop_gradient(h_prev) * v)
+    low = clip(h_prev, -0.3, 0.3) + clip(h_prev, -0.2, 0.2, gradient="straight_through")
+    h = where(h_prev > 0.1, keep(h_prev + 1) - 1, y) + low
+
+
+class WeightSharing(Cell):
+    """One weight read three ways, one of them the other way round."""
+
+    x, h_prev, w = Input(H), State(H), Weight(H, H)
+
+    h = tanh(x @ w + h_prev @ w @ transpose(w))
+
+
+VARIANTS = (LayerNormGRU, SLSTM, Softmax, Swap, Stated, WeightSharing)
+CELLS = (*SHIPPED, *VARIANTS)
+
+every_cell = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.definition.name)
+shipped_cell = pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
+
+
+def draw(values: Iterable[Value], seed: int = 0, sizes: Mapping[str, int] = SIZES) -> Arrays:
+    """Random arrays for values; of size 1/2, so that no gate saturates."""
+    rng = np.random.default_rng(seed)
+    return {
+        str(value.name): np.asarray(0.5 * rng.normal(size=shape_sizes(value, sizes)))
+        for value in values
+    }
+
+
+def directional(program: Program, given: Arrays, along: Arrays) -> Arrays:
+    """Derivative of every result along a direction, by complex step."""
+    moved = {
+        name: array + 1j * STEP * along[name] if name in along else array
+        for name, array in given.items()
+    }
+    return {
+        name: np.imag(result) / STEP for name, result in interpret(program, moved, SIZES).items()
+    }
+
+
+def relative(found: np.ndarray, expected: np.ndarray) -> float:
+    """Largest difference, relative to the largest entry expected."""
+    scale = np.max(np.abs(expected), initial=0.0) or 1.0
+    return float(np.max(np.abs(found - expected), initial=0.0) / scale)

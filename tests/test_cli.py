@@ -1,0 +1,502 @@
+"""The command line: results, exit codes, streams, an author's file and its errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import cellgen
+from cellgen import cache, check, cli, tree
+from cellgen.cells import SHIPPED
+from cellgen.check import Report, Row
+
+SHIPPED_NAMES = [cell.definition.name for cell in SHIPPED]
+ROOT = Path(cellgen.__file__).parent.parent
+
+MINIMAL = '''\
+from cellgen import Bias, Cell, H, I, Input, State, Weight, sigmoid, tanh
+from cellgen.cells import GRU, Elman
+from cellgen.cells.gru_reset_before import gru_reset_before
+
+
+class Minimal(Elman):
+    """Simple recurrent network with a leak (Jaeger 2001)."""
+
+    h = 0.5 * Elman.h_prev + 0.5 * tanh(Elman.h_bar)
+'''
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Run a command in this process, where Rich believes in no terminal."""
+    for name in ("FORCE_COLOR", "COLUMNS", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    runner = CliRunner()
+    return lambda *words: runner.invoke(cli.app, list(words))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder outside the checkout, which the command runs in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(folder: Path, text: str, name: str = "my_cells.py") -> str:
+    (folder / name).write_text(text, encoding="utf-8")
+    return name
+
+
+def python(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cellgen", *words],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+# --- help, list, show ----------------------------------------------------------------------------
+
+
+def test_help_names_every_command_and_imports_nothing_heavy():
+    code = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom cellgen.cli import app\n"
+        "r = CliRunner().invoke(app, ['--help'])\nprint(r.output)\n"
+        "assert r.exit_code == 0\n"
+        "assert not {'sympy', 'jinja2', 'numpy', 'cffi'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for command in ("list", "show", "build", "check", "doctor", "cache"):
+        assert command in done.stdout
+
+
+def test_version(run):
+    assert run("--version").output.strip() == f"cellgen {cellgen.__version__}"
+
+
+def test_an_unknown_command_is_wrong_usage(run):
+    assert run("frobnicate").exit_code == 2
+
+
+def test_list_names_every_cell_uncut(run):
+    result = run("list")
+    assert result.exit_code == 0
+    for name in SHIPPED_NAMES:
+        assert f"{name} " in result.stdout
+    assert "arXiv:1406.1078" in result.stdout
+
+
+def test_list_as_json_has_states_parameters_and_source(run):
+    entries = json.loads(run("list", "--json").stdout)
+    assert [entry["name"] for entry in entries] == SHIPPED_NAMES
+    lstm = next(entry for entry in entries if entry["name"] == "lstm_block_cell")
+    assert lstm["states"] == ["cs_prev", "h_prev"]
+    assert lstm["parameters"] == ["w", "wci", "wcf", "wco", "b"]
+    assert all(entry["source"] for entry in entries)
+
+
+def test_list_works_without_a_compiler(run, monkeypatch):
+    monkeypatch.setenv("CELLGEN_CC", "/nowhere/cc")
+    result = run("list", "--json")
+    assert result.exit_code == 0
+    assert {entry["built"] for entry in json.loads(result.stdout)} == {None}
+
+
+@pytest.mark.parametrize("name", SHIPPED_NAMES)
+def test_show_prints_forward_and_backward_with_shapes(run, name):
+    result = run("show", name)
+    assert result.exit_code == 0
+    for part in ("forward(", "backward(", "weight_gradients(", "(B, H)"):
+        assert part in result.stdout
+    assert result.stderr == ""
+
+
+def test_show_writes_equations_as_a_paper_would(run):
+    shown = run("show", "gru_block_cell").stdout
+    assert "r_bar_u_bar = concat(x, h_prev) @ w_ru + b_ru" in shown
+    assert "d_x = d_c_bar @ w_c[:I].T + d_r_bar_u_bar @ w_ru[:I].T" in shown
+    assert "d_c_bar = d_c_total * (1 - c**2)" in shown
+
+
+def test_show_takes_a_class_name_and_other_forms(run):
+    assert run("show", "GRUBlockCell").stdout == run("show", "gru_block_cell").stdout
+    assert "product" in run("show", "gru", "--schedule").stdout
+    data = json.loads(run("show", "gru", "--json").stdout)
+    assert data["functions"][0]["results"] == ["h"]
+
+
+def test_latex_is_balanced_and_has_one_block_for_each_function(run):
+    latex = run("show", "lstm_block_cell", "--latex").stdout
+    assert latex.count(r"\begin{align*}") == latex.count(r"\end{align*}") == 4
+    assert latex.count(r"\left") == latex.count(r"\right")
+    assert latex.count("{") == latex.count("}")
+    assert not re.search(r"_\{[^{}]*\}_\{", latex), "two subscripts on one letter"
+
+
+@pytest.mark.parametrize("name", SHIPPED_NAMES)
+def test_picture_is_valid_svg_with_every_value_of_the_author(run, folder, name):
+    result = run("show", name, "--svg", "picture.svg")
+    assert result.stdout == "picture.svg\n"
+    texts = [node.text or "" for node in ET.parse(folder / "picture.svg").iter() if node.text]
+    definition = next(cell.definition for cell in SHIPPED if cell.definition.name == name)
+    for value in (*definition.declared, *(e.target for e in definition.equations)):
+        assert any(words.split()[0] == str(value) for words in texts if words.strip()), value
+    first = (folder / "picture.svg").read_text()
+    run("show", name, "--svg", "again.svg")
+    assert (folder / "again.svg").read_text() == first
+
+
+def test_picture_boxes_do_not_overlap():
+    from cellgen.cells import LSTMBlockCell
+    from cellgen.derive import forward
+    from cellgen.layout import arrange
+    from cellgen.picture import _graph
+
+    nodes, edges = _graph(LSTMBlockCell.definition, forward(LSTMBlockCell.definition))
+    placed = arrange([node.box for node in nodes], edges)
+    for node in nodes:
+        x, y = placed.centres[node.key]
+        assert x - node.width / 2 + 1e-6 >= 0
+        assert x + node.width / 2 <= placed.width + 1e-6
+        for other in nodes:
+            if other is not node:
+                dx, dy = x - placed.centres[other.key][0], y - placed.centres[other.key][1]
+                apart = abs(dx) >= (node.width + other.width) / 2
+                assert apart or abs(dy) >= (node.height + other.height) / 2
+    assert all(placed.centres[a][0] < placed.centres[b][0] for a, b in edges)
+
+
+def test_show_with_two_forms_or_an_unwritable_picture(run, folder):
+    assert run("show", "gru", "--latex", "--json").exit_code == 2
+    result = run("show", "gru", "--svg", "no/such/folder.svg")
+    assert result.exit_code == 1
+    assert "cannot be written" in result.stderr
+
+
+# --- an author's file ----------------------------------------------------------------------------
+
+
+def test_a_file_gives_its_own_cells_and_not_those_it_imports(folder):
+    from cellgen.find import find
+
+    text = MINIMAL + "\nMine = gru_reset_before(name='mine')\nBase = GRU.replaced('h', 'h_raw')\n"
+    cells = find([write(folder, text)])
+    assert [cell.definition.name for cell in cells] == ["minimal", "mine"]
+    assert cells[0].definition.origin == "my_cells:Minimal"
+    assert find(["my_cells.py:mine"])[0].definition.name == "mine"
+
+
+def test_show_needs_one_cell_of_a_file(run, folder):
+    write(folder, MINIMAL + "\nMine = gru_reset_before(name='mine')\n")
+    result = run("show", "my_cells.py")
+    assert result.exit_code == 2
+    assert "name one: my_cells.py:GRUResetBefore" in result.stderr
+    assert run("show", "my_cells.py:Minimal").exit_code == 0
+
+
+def test_a_file_can_import_its_neighbours(run, folder):
+    write(folder, "leak = 0.25\n", "numbers_of_mine.py")
+    write(folder, "from numbers_of_mine import leak\n" + MINIMAL.replace("0.5", "leak"))
+    assert "0.25 * " in run("show", "my_cells.py").stdout
+
+
+HEAD = """\
+from cellgen import *
+
+
+class Bad(Cell):
+    x, h_prev = Input(I), State(H)
+    w = Weight(I, H)
+"""
+BAD_FILES = {
+    "matmul of expressions": (
+        HEAD + "    h = tanh((2 * x) @ (w * w))\n",
+        7,
+        ("for @", "name one side first", "matmul("),
+    ),
+    "comprehension": (
+        HEAD + "    a = [x @ w for _ in range(2)]\n    h = a[0]\n",
+        7,
+        ("a comprehension in a class body cannot see", "such as"),
+    ),
+    "syntax": (HEAD.replace("(Cell):", "(Cell)"), 4, ("SyntaxError", "class Bad(Cell)")),
+    "missing import": (
+        HEAD.replace("import *", "import Cell, H, I, Input, State"),
+        6,
+        ("NameError", "add it: from cellgen import Weight"),
+    ),
+    "typing error": (HEAD + "    h = tanhh(x @ w)\n", 7, ("did you mean tanh?",)),
+    "numpy function": (
+        "import numpy as np\n" + HEAD + "    h = np.tanh(x @ w)\n",
+        8,
+        ("an equation uses cellgen's own",),
+    ),
+    "math function": (
+        "import math\n" + HEAD + "    h = math.tanh(x)\n",
+        8,
+        ("an equation uses cellgen's own",),
+    ),
+    "if": (HEAD + "    h = x @ w if x > 0 else h_prev\n", 7, ("where(condition, a, b)",)),
+    "shapes": (HEAD.replace("Weight(I, H)", "Weight(H, H)") + "    h = x @ w\n", 7, ("(B, I)",)),
+    "no equation for the state": (HEAD + "    a = x @ w\n", 5, ("h_prev",)),
+    "any other": ("x = 1\nraise OSError('the disk is on fire')\n", 2, ("the disk is on fire",)),
+    "exit": ("import sys\nsys.exit(3)\n", 2, ("SystemExit",)),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_an_error_in_a_file_is_one_message_with_the_authors_line(run, folder, case):
+    text, line, parts = BAD_FILES[case]
+    result = run("show", write(folder, text))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert f'File "my_cells.py", line {line}' in result.stderr
+    for part in parts:
+        assert part in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_file_without_cells_a_missing_file_and_a_wrong_name(run, folder):
+    assert run("show", write(folder, "x = 1\n")).exit_code == 1
+    assert run("show", "nothing.py").exit_code == 2
+    result = run("show", "lsmt")
+    assert result.exit_code == 2
+    assert "did you mean lstm?" in result.stderr
+    write(folder, MINIMAL)
+    assert "known: minimal" in run("show", "my_cells.py:Maximal").stderr
+
+
+def test_two_cells_of_one_name_are_refused(run, folder):
+    text = MINIMAL + "\nA = gru_reset_before(name='mine')\nB = gru_reset_before(name='mine')\n"
+    result = run("build", write(folder, text))
+    assert result.exit_code == 2
+    assert "two cells are named 'mine'" in result.stderr
+
+
+# --- build ---------------------------------------------------------------------------------------
+
+
+def test_build_makes_a_folder_that_works_alone(run, folder):
+    result = run("build", write(folder, MINIMAL))
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("generated/minimal: ")
+    assert "compiling minimal" in result.stderr
+    assert (folder / "generated/include/cellgen.h").is_file()
+    code = "from generated import minimal; print(minimal.kernel.name)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "minimal\n", done.stderr
+
+    again = json.loads(run("build", "my_cells.py", "--json").stdout)
+    assert again[0]["cached"] is True
+    assert again[0]["changed"] == []
+    assert run("build", "--check", "my_cells.py").exit_code == 0
+
+
+def test_build_check_prints_a_diff_and_writes_nothing(run, folder):
+    source = write(folder, MINIMAL)
+    tree.write(tree.support_files(Path("generated")))
+    missing = run("build", "--check", source)
+    assert missing.exit_code == 1
+    assert "+++ generated/minimal/minimal.c (generated)" in missing.stdout
+    assert not (folder / "generated/minimal").exists()
+
+    from cellgen.find import find
+    from cellgen.make import write_all
+    from cellgen.pipeline import generate
+
+    write_all(Path("generated"), [generate(cell) for cell in find([source])])
+    assert run("build", "--check", source).exit_code == 0
+    path = folder / "generated/minimal/minimal.h"
+    path.write_text(path.read_text().replace("minimal_forward", "minimal_foreword"))
+    (folder / "generated/minimal/minimal.cu").write_text("old")
+    changed = run("build", "--check", source)
+    assert changed.exit_code == 1
+    assert "-" in changed.stdout
+    assert "foreword" in changed.stdout
+    assert "generated/minimal/minimal.cu is no longer generated" in changed.stdout
+    data = json.loads(run("build", "--check", source, "--json").stdout)
+    assert [d["path"] for d in data["differences"]] == [
+        "generated/minimal/minimal.h",
+        "generated/minimal/minimal.cu",
+    ]
+    assert "foreword" in path.read_text()
+
+
+def test_a_cell_that_no_longer_ships_is_noticed(run, folder):
+    out = folder / "out"
+    from cellgen.make import write_all
+    from cellgen.pipeline import generate
+
+    write_all(out, [generate(cell) for cell in SHIPPED])
+    assert run("build", "--check", "--out", str(out)).exit_code == 0
+    (out / "gru").rename(out / "old_gru")
+    result = run("build", "--check", "--out", str(out))
+    assert "out/old_gru is of a cell that no longer ships" in result.stdout
+
+
+def test_what_is_committed_is_what_is_generated(run, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    result = run("build", "--check")
+    assert result.exit_code == 0, result.stdout[:4000]
+
+
+def test_an_authors_cell_does_not_replace_a_shipped_one(run, folder, monkeypatch):
+    path = folder / write(folder, MINIMAL.replace("class Minimal", "class LSTM"))
+    monkeypatch.chdir(ROOT)
+    result = run("build", str(path))
+    assert result.exit_code == 2
+    assert "lstm is the name of a cell that ships" in result.stderr
+
+
+def test_without_a_compiler_the_sources_are_still_written(run, folder, monkeypatch):
+    monkeypatch.setenv("CELLGEN_CC", "/nowhere/cc")
+    result = run("build", write(folder, MINIMAL))
+    assert result.exit_code == 1
+    assert "/nowhere/cc" in result.stderr
+    assert (folder / "generated/minimal/minimal.c").is_file()
+
+
+def test_a_compiler_that_fails_is_reported_with_its_command(run, folder, monkeypatch):
+    monkeypatch.setenv("CELLGEN_CACHE_DIR", str(folder / "cache"))
+    monkeypatch.setenv("CELLGEN_CFLAGS", "-include no_such_header.h")
+    result = run("build", write(folder, MINIMAL))
+    assert result.exit_code == 1
+    assert "Traceback" not in result.stderr
+
+
+def test_a_folder_that_cannot_be_written(run, folder):
+    (folder / "taken").write_text("a file")
+    result = run("build", write(folder, MINIMAL), "--out", "taken/here")
+    assert result.exit_code == 1
+    assert "cannot be written" in result.stderr
+
+
+# --- check, doctor, cache ------------------------------------------------------------------------
+
+
+def _report(verdict: str) -> Report:
+    return Report("lstm", 0, (Row("a claim [of lists]", 1e-16, 1e-13, verdict, "x, [h]"),))
+
+
+@pytest.mark.parametrize(("verdict", "status"), [("ok", 0), ("failed", 1), ("skipped", 0)])
+def test_check_prints_a_table_and_ends_with_the_verdict(run, monkeypatch, verdict, status):
+    monkeypatch.setattr(check, "check", lambda cell, **options: _report(verdict))
+    result = run("check", "lstm")
+    assert result.exit_code == status
+    assert "a claim [of lists]" in result.stdout
+    assert "1.0e-16" in result.stdout
+    assert verdict in result.stdout
+    data = json.loads(run("check", "lstm", "--json").stdout)
+    assert data[0]["rows"][0]["verdict"] == verdict
+
+
+def test_check_proves_an_authors_cell(run, folder):
+    result = run("check", write(folder, MINIMAL), "--json")
+    assert result.exit_code == 0, result.stdout
+    report = json.loads(result.stdout)[0]
+    assert report["cell"] == "minimal"
+    assert any(row["name"].startswith("C float64") for row in report["rows"])
+
+
+def test_doctor_is_content_here(run):
+    result = run("doctor")
+    assert result.exit_code == 0, result.output
+    assert "C compiler" in result.stdout
+    data = json.loads(run("doctor", "--json").stdout)
+    assert data["ok"]
+    names = {finding["name"] for finding in data["findings"]}
+    assert {"compiler flags", "instruction set", "Python.h", "cache access"} <= names
+
+
+def test_doctor_says_how_to_get_a_compiler(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name in ("CC", "CELLGEN_CC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("cellgen.build.importlib.util.find_spec", lambda name: None)
+    result = run("doctor")
+    assert result.exit_code == 1
+    assert "apt install gcc" in result.stdout
+
+
+def test_doctor_notices_a_cache_that_others_can_write(run, monkeypatch, tmp_path):
+    (tmp_path / "cache").mkdir(mode=0o777)
+    (tmp_path / "cache").chmod(0o777)
+    monkeypatch.setenv("CELLGEN_CACHE_DIR", str(tmp_path / "cache"))
+    result = run("doctor")
+    assert result.exit_code == 1
+    assert "chmod 700" in result.stdout
+
+
+def test_cache_info_and_clear(run, monkeypatch, tmp_path):
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
+    cache.prepare()
+    data = json.loads(run("cache", "info", "--json").stdout)
+    assert data == {"path": str(tmp_path / "cache"), "kernels": 0, "bytes": 0}
+    kept = tmp_path / "cache/kernels/x-1"
+    kept.mkdir()
+    (kept / "x.so").write_bytes(b"12345")
+    assert "1 kernels, 5 B" in run("cache", "info").stdout
+    assert "removed 1 kernels" in run("cache", "clear").stdout
+    assert json.loads(run("cache", "info", "--json").stdout)["kernels"] == 0
+
+
+# --- streams and signals -------------------------------------------------------------------------
+
+
+def test_a_pipe_gets_no_colour_and_results_only(tmp_path):
+    done = python("show", "elman", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout
+    wrong = python("show", "elmann", cwd=tmp_path)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "\x1b" not in wrong.stderr
+
+
+def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path):
+    write(tmp_path, MINIMAL)
+    compiler = tmp_path / "slowcc"
+    compiler.write_text(
+        '#!/bin/sh\nfor word in "$@"; do\n'
+        "  case $word in -o) touch started; exec sleep 60;; esac\n"
+        'done\nexec cc "$@"\n'
+    )
+    compiler.chmod(0o755)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cellgen", "build", "my_cells.py"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "CELLGEN_CC": str(compiler),
+            "CELLGEN_CACHE_DIR": str(tmp_path / "cache"),
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("cache/building/*/started")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    assert "Traceback" not in errors

@@ -1,0 +1,389 @@
+"""The operator table itself: every row's derivative, meaning and spellings. A new row is tested by
+existing (an operator across elements also needs an example of operand shapes)."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sympy
+from sympy import Expr
+
+from cellgen import activation, clip, hard_sigmoid, identity, mean, softplus, split, tanh
+from cellgen import sum as units_sum
+from cellgen.derive import adjoint, tangent
+from cellgen.errors import DeclarationError
+from cellgen.notation import latex, text
+from cellgen.ops import OPERATORS, POINTWISE, Pointwise, broadcast, from_sympy, shape_of, where
+from cellgen.paths import include_folder
+from cellgen.printer import c_expression
+from cellgen.program import Program, Statement
+from cellgen.reference import interpret
+from cellgen.value import Apply, B, H, I, Role, Shape, Value
+from tests.conftest import SIZES, STEP, directional, draw, relative
+
+every_function = pytest.mark.parametrize("name", sorted(POINTWISE))
+
+POINTS = np.array([-1.75, -0.6, -0.3, 0.2, 0.7, 1.3, 2.2])
+"""Away from every kink (at 0, at 3, where two arguments are equal), inside and outside of limits."""
+LOW, HIGH = np.full(POINTS.shape, -0.5), np.full(POINTS.shape, 0.8)
+
+softsign = activation(
+    "softsign",
+    numpy=lambda x: x / (1 + np.where(np.real(x) < 0, -x, x)),
+    derivative=lambda y, x: 1 / (1 + sympy.Abs(x)) ** 2,
+    c="{0} / (1 + cg_abs({0}))",
+)
+
+
+def operands(function: type[Pointwise]) -> tuple[list[Value], list[np.ndarray]]:
+    arity = function.row.arity
+    values = [Value(name, (H,), Role.INPUT, order=k) for k, name in enumerate("abc"[:arity])]
+    points = {1: [POINTS], 2: [POINTS, POINTS[::-1] + 0.11], 3: [POINTS, LOW, HIGH]}[arity]
+    if function.row.name == "where":
+        points = [(POINTS > 0).astype(float), POINTS, POINTS**2]
+    with np.errstate(all="ignore"):
+        inside = np.isfinite(function.row.numpy(*points))
+    return values, [array[inside] for array in points]
+
+
+def program_of(expression: Expr, arguments: list[Value]) -> Program:
+    y = Value("y", shape_of(expression), Role.LOCAL, order=10)
+    return Program("table", "row", tuple(arguments), (Statement(y, expression),), (y,))
+
+
+# --- pointwise functions ---------------------------------------------------------------------------
+
+
+@every_function
+def test_derivatives_of_a_function_agree_with_its_meaning(name: str) -> None:
+    function = POINTWISE[name]
+    values, points = operands(function)
+    assert len(points[0]) >= 2
+    sizes = {"H": len(points[0])}
+    given = {str(v): p for v, p in zip(values, points, strict=True)}
+    for k, value in enumerate(values):
+        slope = program_of(from_sympy(function(*values).fdiff(k + 1)), values)
+        stated = interpret(slope, given, sizes)["y"]
+        moved = {**given, str(value): given[str(value)] + 1j * STEP}
+        result = interpret(program_of(function(*values), values), moved, sizes)["y"]
+        # Both are closed forms in float64; a few roundings of each.
+        np.testing.assert_allclose(stated + 0 * points[0], np.imag(result) / STEP, rtol=1e-14)
+
+
+@every_function
+def test_stated_derivatives_are_marked_and_others_are_true(name: str) -> None:
+    function = POINTWISE[name]
+    values, points = operands(function)
+    for k in range(len(values)):
+        moved = [p + 1j * STEP * (j == k) for j, p in enumerate(points)]
+        true = np.imag(function.row.numpy(*moved)) / STEP
+        slope = program_of(from_sympy(function(*values).fdiff(k + 1)), values)
+        given = {str(v): p for v, p in zip(values, points, strict=True)}
+        found = interpret(slope, given, {"H": len(points[0])})["y"] + 0 * points[0]
+        if not function.row.stated:
+            np.testing.assert_allclose(found, true, rtol=1e-14)
+        elif k == 0:
+            assert not np.allclose(found, true)
+
+
+@every_function
+def test_functions_print_as_text_latex_and_sympy(name: str) -> None:
+    function = POINTWISE[name]
+    values, _ = operands(function)
+    call = function(*values)
+    sign = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}.get(name)
+    listed = ", ".join("abc"[: len(values)])
+    assert text(call) == (f"(a {sign} b)" if sign else f"{name}({listed})")
+    assert latex(call).count("{") == latex(call).count("}")
+    assert str(call).startswith(f"{name}(")
+    assert function.row.c.count("{") == function.row.c.count("}") >= function.row.arity
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """All rows, and an own activation, in one tiny C file that includes itself per precision."""
+    folder = tmp_path_factory.mktemp("ops")
+    functions = [*POINTWISE.values(), softsign]
+    body = []
+    for function in functions:
+        values, _ = operands(function)
+        loads = "".join(f"const real {v} = {v}_row[unit]; " for v in values)
+        body.append(
+            f"void CELLGEN_NAME(row_{function.row.name})(int64_t n, const real *a_row, "
+            f"const real *b_row, const real *c_row, real *y_row)\n"
+            f"{{\n    (void)b_row; (void)c_row;\n"
+            f"    for (int64_t unit = 0; unit < n; ++unit) {{ {loads}"
+            f"y_row[unit] = {c_expression(function(*values))}; }}\n}}\n"
+        )
+    precisions = "".join(
+        f'#define CELLGEN_PRECISION {bits}\n#include "rows.inc"\n#undef CELLGEN_PRECISION\n'
+        for bits in (32, 64)
+    )
+    (folder / "rows.c").write_text(precisions)
+    (folder / "rows.inc").write_text('#include "cellgen_real.h"\n' + "\n".join(body))
+    object_file = folder / "rows.so"
+    command = ["cc", "-std=c99", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra"]
+    warnings = ["-Wconversion", "-Wshadow", "-Werror", f"-I{include_folder()}", f"-I{folder}"]
+    subprocess.run(
+        [*command, *warnings, str(folder / "rows.c"), "-o", str(object_file), "-lm"], check=True
+    )
+    return ctypes.CDLL(str(object_file))
+
+
+@pytest.mark.parametrize("suffix", ["f32", "f64"])
+@pytest.mark.parametrize("name", [*sorted(POINTWISE), "softsign"])
+def test_c_spelling_means_what_numpy_means(library: ctypes.CDLL, name: str, suffix: str) -> None:
+    function = softsign if name == "softsign" else POINTWISE[name]
+    dtype = {"f32": np.float32, "f64": np.float64}[suffix]
+    _, points = operands(function)
+    arrays = [np.ascontiguousarray(p, dtype=dtype) for p in points]
+    result = np.empty_like(arrays[0])
+    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (*arrays, *[arrays[0]] * 2)][:3]
+    call = getattr(library, f"row_{name}_{suffix}")
+    call(ctypes.c_int64(result.size), *pointers, ctypes.c_void_p(result.ctypes.data))
+    expected = function.row.numpy(*(a.astype(np.float64) for a in arrays))
+    # 4 units in the last place of a function (decision 24), and some for what it is made of.
+    np.testing.assert_allclose(result, expected, rtol=8 * np.finfo(dtype).eps)
+
+
+# --- ties, folds, options ----------------------------------------------------------------------------
+
+
+def slope_at(function: Callable[..., Expr], point: float, *others: float) -> list[float]:
+    values = [Value(n, (H,), Role.INPUT, order=k) for k, n in enumerate("abc"[: 1 + len(others)])]
+    given = {str(v): np.array([p]) for v, p in zip(values, (point, *others), strict=True)}
+    forward = program_of(function(*values), values)
+    found = []
+    for value in values:
+        slope = from_sympy(forward.statements[0].expression.diff(value))
+        found.append(float(interpret(program_of(slope, values), given, {"H": 1})["y"].ravel()[0]))
+    return found
+
+
+def test_ties_go_to_the_first_argument_and_kinks_have_derivative_zero() -> None:
+    assert slope_at(POINTWISE["maximum"], 1, 1) == [1, 0]
+    assert slope_at(POINTWISE["minimum"], 1, 1) == [1, 0]
+    assert slope_at(POINTWISE["relu"], 0) == [0]
+    assert slope_at(POINTWISE["abs"], 0) == [0]
+    assert slope_at(POINTWISE["clip_exact"], 2, 1, 2) == [1, 0, 0]
+    assert slope_at(POINTWISE["clip_exact"], 1, 1, 2) == [1, 0, 0]
+    assert slope_at(hard_sigmoid, 3) == [1 / 6]
+
+
+def test_both_gradients_of_clip() -> None:
+    def exact(x: Expr) -> Expr:
+        return clip(x, -1, 1)
+
+    def straight(x: Expr) -> Expr:
+        return clip(x, -1, 1, gradient="straight_through")
+
+    assert [slope_at(exact, p)[0] for p in (-2, 0, 2)] == [0, 1, 0]
+    assert [slope_at(straight, p)[0] for p in (-2, 0, 2)] == [1, 1, 1]
+
+
+def test_nan_flows_through_selections() -> None:
+    nan = np.array([math.nan])
+    for name, others in (("maximum", [0.0]), ("minimum", [0.0]), ("relu", []), ("abs", [])):
+        row = POINTWISE[name].row
+        assert np.isnan(row.numpy(nan, *(np.array([o]) for o in others)))
+    assert np.isnan(POINTWISE["clip_exact"].row.numpy(nan, np.array([-1.0]), np.array([1.0])))
+
+
+def test_where_takes_comparisons_and_folds_equal_branches() -> None:
+    a, b = (Value(name, (H,), Role.INPUT) for name in "ab")
+    assert where(a > 0, b, b) == b
+    assert text(where(a <= b, 1, b)) == "where((a <= b), 1, b)"
+    assert text(where(sympy.true, a, b)) == "where(1, a, b)"
+    # Branches are differentiated under one condition; equal slopes need no condition at all.
+    assert text(where(a > 0, b, 2 + b).diff(b)) == "1"
+
+
+def test_sympys_functions_become_rows_and_unknown_ones_are_named() -> None:
+    a, b = (Value(name, (H,), Role.INPUT, order=k) for k, name in enumerate("ab"))
+    for theirs, ours in (
+        (sympy.exp(a), "exp(a)"),
+        (sympy.log(a), "log(a)"),
+        (sympy.tanh(a), "tanh(a)"),
+        (sympy.sin(a) + sympy.cos(b), "sin(a) + cos(b)"),
+        (sympy.Abs(a), "abs(a)"),
+        (sympy.sign(a), "sign(a)"),
+        (sympy.Max(a, b), "maximum(a, b)"),
+        (sympy.Min(a, b, 1), "minimum(minimum(1, a), b)"),
+        (a**b, "pow(a, b)"),
+        (a**2.5, "pow(a, 2.5)"),
+        (sympy.sqrt(a), "sqrt(a)"),
+        (a > b, "(a > b)"),
+        (a @ Value("w", (H, H), Role.WEIGHT), "a @ w"),
+        (2 * tanh(sympy.exp(a)), "2 * tanh(exp(a))"),
+    ):
+        assert text(from_sympy(theirs)) == ours
+    with pytest.raises(DeclarationError, match="erf is not in the operator table; known functions"):
+        from_sympy(sympy.erf(a))
+    assert identity(a) is a
+
+
+# --- own activations ---------------------------------------------------------------------------------
+
+
+def test_own_activation_is_differentiated_and_printed_with_the_brackets_it_needs() -> None:
+    a, b = (Value(name, (H,), Role.INPUT, order=k) for k, name in enumerate("ab"))
+    assert slope_at(softsign, -1.0) == [0.25]
+    assert text(2 * softsign(a + b)) == "2 * softsign(a + b)"
+    assert c_expression(softsign(a)) == "a / (1 + cg_abs(a))"
+    assert c_expression(2 * softsign(a + b)) == "2 * ((a + b) / (1 + cg_abs((a + b))))"
+
+
+def test_own_activation_of_known_functions_needs_nothing_else() -> None:
+    def mish(x: Expr) -> Expr:
+        return x * tanh(softplus(x))
+
+    (slope,) = slope_at(mish, 0.3)
+    step = 1e-6  # central differences: error step^2, about 1e-12
+    high, low = (p * np.tanh(np.log1p(np.exp(p))) for p in (0.3 + step, 0.3 - step))
+    assert slope == pytest.approx((high - low) / (2 * step), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "c", "message"),
+    [
+        ("tanh", "cg_tanh({0})", "'tanh' is reserved by C"),
+        ("softplus", "cg_tanh({0})", "'softplus' is in the operator table already"),
+        ("my act", "cg_tanh({0})", "activation 'my act' is no valid name"),
+        ("act", "cg_tanh(x)", r"'cg_tanh\(x\)' does not read \{0\}"),
+    ],
+)
+def test_own_activation_that_cannot_be_says_why(name: str, c: str, message: str) -> None:
+    with pytest.raises(DeclarationError, match=message) as caught:
+        activation(name, numpy=np.tanh, derivative=lambda y, x: 1 - y**2, c=c)
+    assert f'File "{Path(__file__)}"' in str(caught.value)
+
+
+# --- operators across elements -----------------------------------------------------------------------
+
+EXAMPLES: dict[str, list[tuple[list[Shape], list[Expr], Shape]]] = {
+    "matmul": [([(B, I), (I, H)], [], (B, H)), ([(I, H), (H, I)], [], (I, I))],
+    "matmul_transposed": [([(B, I), (H, I)], [], (B, H))],
+    "outer_sum": [([(B, I), (B, H)], [], (I, H))],
+    "matmul_onto": [([(B, H), (B, I), (I, H)], [], (B, H))],
+    "matmul_transposed_onto": [([(B, H), (B, I), (H, I)], [], (B, H))],
+    "outer_sum_onto": [([(I, H), (B, I), (B, H)], [], (I, H))],
+    "transpose": [([(I, H)], [], (H, I))],
+    "concat": [
+        ([(B, I), (B, H), (B, 2 * H)], [sympy.Integer(1)], (B, I + 3 * H)),
+        ([(I, H), (H, H)], [sympy.Integer(0)], (I + H, H)),
+    ],
+    "part": [
+        ([(B, I + 2 * H)], [sympy.Integer(1), I, H], (B, H)),
+        ([(3 * H, I)], [sympy.Integer(0), 2 * H, H], (H, I)),
+    ],
+    "sum_to": [
+        ([(B, H)], [H], (H,)),
+        ([(B, H)], [B, sympy.Integer(1)], (B, 1)),
+        ([(B, H)], [sympy.Integer(1)], (1,)),
+        ([(B, H)], [], ()),
+    ],
+}
+"""Operand shapes, attributes and the shape of the result, for each operator of the table."""
+
+WRONG: dict[str, tuple[list[Shape], list[Expr]]] = {
+    "matmul": ([(B, I), (H, H)], []),
+    "matmul_transposed": ([(B, I), (H, H)], []),
+    "outer_sum": ([(B, I), (I, H)], []),
+    "matmul_onto": ([(B, I), (B, I), (I, H)], []),
+    "matmul_transposed_onto": ([(B, I), (B, I), (H, I)], []),
+    "outer_sum_onto": ([(H, H), (B, I), (B, H)], []),
+    "transpose": ([(B, H)], []),
+    "concat": ([(B, I), (I, H)], [sympy.Integer(1)]),
+    "sum_to": ([(B, H)], [I]),
+}
+CASES = [
+    pytest.param(op, *example, id=f"{op}-{k}")
+    for op in OPERATORS
+    for k, example in enumerate(EXAMPLES.get(op, []))
+]
+
+
+def test_every_operator_has_an_example() -> None:
+    assert list(EXAMPLES) == list(OPERATORS)
+    assert set(WRONG) == set(OPERATORS) - {"part"}  # parts are made by split, which checks
+
+
+def node_of(op: str, shapes: list[Shape], attributes: list[Expr]) -> tuple[Apply, list[Value]]:
+    values = [Value(f"a_{k}", shape, Role.WEIGHT, order=k) for k, shape in enumerate(shapes)]
+    return Apply(op, values, attributes), values
+
+
+@pytest.mark.parametrize(("op", "shapes", "attributes", "shape"), CASES)
+def test_operator_shapes_agree_with_numpy(
+    op: str, shapes: list[Shape], attributes: list[Expr], shape: Shape
+) -> None:
+    node, values = node_of(op, shapes, attributes)
+    assert shape_of(node) == shape
+    program = program_of(node, values)
+    program.verify()
+    interpret(program, draw(values), SIZES)  # broadcasts to the symbolic shape: a wrong one fails
+
+
+@pytest.mark.parametrize("op", WRONG)
+def test_operators_refuse_shapes_that_do_not_agree(op: str) -> None:
+    node, _ = node_of(op, *WRONG[op])
+    with pytest.raises(DeclarationError, match="shapes do not agree: ") as caught:
+        shape_of(node)
+    assert caught.value.code == "declaration.shape"
+
+
+@pytest.mark.parametrize(("op", "shapes", "attributes", "shape"), CASES)
+def test_adjoint_and_tangent_of_an_operator(
+    op: str, shapes: list[Shape], attributes: list[Expr], shape: Shape
+) -> None:
+    node, values = node_of(op, shapes, attributes)
+    program = program_of(node, values)
+    given, along = draw(values), draw(values, seed=1)
+    expected = directional(program, given, along)["y"]
+
+    moving = tangent(program, values)
+    found = interpret(moving, {**given, **{f"t_{n}": a for n, a in along.items()}}, SIZES)
+    assert relative(found["t_y"], expected) < 1e-14
+
+    back, _ = adjoint(program, program.results, values)
+    upstream = draw(program.results, seed=2)["y"]
+    gradients = interpret(back, {**given, "d_y": upstream}, SIZES)
+    product = sum(np.sum(gradients[f"d_{name}"] * along[name]) for name in given)
+    # <d_y, J t> = <J^T d_y, t>: sums of some dozen terms in another order.
+    assert product == pytest.approx(np.sum(upstream * expected), rel=1e-12)
+
+
+@pytest.mark.parametrize(("op", "shapes", "attributes", "shape"), CASES)
+def test_operators_print(
+    op: str, shapes: list[Shape], attributes: list[Expr], shape: Shape
+) -> None:
+    node, _ = node_of(op, shapes, attributes)
+    printed = text(node)
+    assert all(f"a_{k}" in printed for k in range(len(shapes)))
+    assert "{" not in printed
+    drawn = latex(node)
+    assert drawn.count("{") == drawn.count("}")
+    assert all(f"a_{{{k}}}" in drawn for k in range(len(shapes)))
+
+
+def test_broadcasting_is_numpys() -> None:
+    assert broadcast([(B, H), (H,), (), (B, sympy.Integer(1))]) == (B, H)
+    with pytest.raises(DeclarationError, match=r"\(B, H\) and \(I,\) \(H against I\)"):
+        broadcast([(B, H), (I,)])
+
+
+def test_reductions_over_units_keep_the_axis() -> None:
+    x = Value("x", (B, H), Role.INPUT)
+    assert shape_of(units_sum(x)) == shape_of(mean(x)) == (B, 1)
+    with pytest.raises(DeclarationError, match="sum over the units of a scalar"):
+        units_sum(Value("k", (), Role.SCALAR))
+    with pytest.raises(DeclarationError, match="split takes a value with at least one axis"):
+        split(Value("k", (), Role.SCALAR), 2)
+
+
