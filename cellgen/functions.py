@@ -81,7 +81,7 @@ def _pre_activations(
     """Named values whose adjoints the weight gradients read and the step forms anyway."""
     step = full.restrict("step", [adjoints[v] for v in moving], ())
     deferred = full.restrict("deferred", [adjoints[v] for v in parameters], step.values)
-    formed = {s.target for s in step.statements}
+    formed = {s.target for s in step.statements} - {adjoints[v] for v in moving}
     read = [a for a in deferred.arguments if a in formed and a.role is Role.ADJOINT]
     names: dict[Value, Value] = {}
     for value, value_adjoint in adjoints.items():

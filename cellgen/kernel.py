@@ -55,7 +55,7 @@ DTYPES = {np.dtype(np.float32): PRECISIONS[0], np.dtype(np.float64): PRECISIONS[
 RESERVED = ("name", "interface", "functions")
 """Attributes of a kernel that are not in ``dir(Kernel)``: no function can have these names."""
 KEPT_PLANS = 256
-KEPT_WORKSPACE = 64 << 20
+KEPT_WORKSPACE = 256 << 20
 """Bytes of workspace that each thread keeps for its next call; a larger one is freed at once."""
 
 
@@ -248,13 +248,7 @@ class KernelFunction:
             if name in arguments and arguments[name] is None:
                 del arguments[name]
         results = {} if out is None else _take_out(self.__qualname__, self._fields, out)
-        try:
-            key = (*arguments, *map(_look, arguments.values()), *map(_look, results.values()))
-            plan = self._plans.get((key, *results) if results else key)
-        except (AttributeError, TypeError):
-            plan = None
-        if plan is None:
-            plan = self._plan(arguments, results)
+        plan = self._find_plan(arguments, results)
         view, pointer = plan.view, plan.pointer
         members = [view(pointer, arguments[name]) for name in plan.arrays]
         for place, value in sorted((*plan.nulls, *scalars)) if plan.nulls else scalars:
@@ -273,6 +267,15 @@ class KernelFunction:
         if code:
             raise _defect(self.__qualname__, plan, code)
         return tuple.__new__(self.result, ordered)
+
+    def _find_plan(self, arguments: dict[str, object], results: dict[str, Array]) -> Plan:
+        """Return the plan of an earlier call of the same kind, or check this one and make it."""
+        try:
+            key = (*arguments, *map(_look, arguments.values()), *map(_look, results.values()))
+            plan = self._plans.get((key, *results) if results else key)
+        except (AttributeError, TypeError):
+            plan = None
+        return plan if plan is not None else self._plan(arguments, results)
 
     def _take_scalars(self, arguments: dict[str, object]) -> list[tuple[int, float]]:
         """Move run-time scalars out of the arguments; defaults stand in for absent ones."""
@@ -329,8 +332,7 @@ class TimeFunction(KernelFunction):
             if name in arguments and arguments[name] is None:
                 del arguments[name]
         results = {} if out is None else _take_out(self.__qualname__, self._fields, out)
-        checked = _check_call(self.__qualname__, self.function, arguments, results)
-        plan = _make_plan(self._kernel, self.function, checked)
+        plan = self._find_plan(arguments, results)
         library = self._kernel.library()
         members = [plan.view(plan.pointer, arguments[name]) for name in plan.arrays]
         for place, value in sorted((*plan.nulls, *scalars)):
@@ -481,16 +483,17 @@ def _workspace(where: str, size: int, dims: tuple[int, ...]) -> _Memory:
 def _refuse_overlap(where: str, plan: Plan, struct: Pointer) -> None:
     """Raise ArgumentError where a result shares memory with another array of the call."""
     addresses = plan.layout.unpack_from(plan.buffer(struct))
+    spans = {place: span for place, span in plan.spans.items() if addresses[place]}
     end = 0
-    for start, place in sorted([(addresses[place], place) for place in plan.spans]):
+    for start, place in sorted([(addresses[place], place) for place in spans]):
         if start < end:
             break
-        end = start + plan.spans[place].bytes
+        end = start + spans[place].bytes
     else:
         return
-    for place, span in plan.spans.items():
+    for place, span in spans.items():
         start, end = addresses[place], addresses[place] + span.bytes
-        for other_place, other in plan.spans.items():
+        for other_place, other in spans.items():
             other_start = addresses[other_place]
             apart = end <= other_start or other_start + other.bytes <= start
             if span.is_result and place != other_place and not apart:

@@ -41,6 +41,7 @@ class Notation:
     """Plain text. Subclasses override the spelling of pieces, never the order or the brackets."""
 
     times: ClassVar[str] = " * "
+    first_factor: ClassVar[int] = UNARY
     _comparisons: ClassVar[dict[str, str]] = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
     def __call__(self, expression: Expr) -> str:
@@ -169,7 +170,8 @@ class Notation:
         if len(factors) == 1:
             return self._print(factors[0])
         ordered = sorted(factors, key=lambda factor: (not factor.is_Number, order_key(factor)))
-        pieces = [self._bracket(self._print(factor), UNARY) for factor in ordered]
+        pieces = [self._bracket(self._print(ordered[0]), self.first_factor)]
+        pieces += [self._bracket(self._print(factor), UNARY) for factor in ordered[1:]]
         return Text(self.times.join(pieces), PRODUCT)
 
     def _power(self, expression: Expr) -> Text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import ClassVar
 
 from sympy import Expr
 
@@ -21,6 +22,8 @@ _LOOSEST = SUM - 1
 
 class CNotation(Notation):
     """C over ``real``: functions are the ``cg_`` macros of the runtime header."""
+
+    first_factor: ClassVar[int] = PRODUCT  # x * x * z: C multiplies from the left
 
     def dim(self, dim: Dim) -> str:
         return f"(real){c_dim(str(dim.name))}"

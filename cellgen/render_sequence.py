@@ -7,7 +7,7 @@ a step, a range of rows and a share of the units; the drivers decide who calls i
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from sympy import Expr
@@ -24,6 +24,9 @@ from cellgen.schedule.sequence import Part, SequenceSchedule, Storage
 from cellgen.schedule.unroll import StateLink
 from cellgen.value import Dim, Role, T, Value, format_axis
 
+WINDOW_ROWS = 192
+"""Rows of one window of hoisted products: enough for full tiles, few enough to stay in cache."""
+
 CHUNK_ROWS = 768
 """Rows of one chunk of the deferred part: the operands of a weight gradient stay in cache."""
 
@@ -32,9 +35,25 @@ CHUNK_ROWS = 768
 
 
 @dataclass(frozen=True)
-class RunContext:
-    """One call of a tile kernel: an operand times one packed panel."""
+class PackContext:
+    """Weights of one slot into their place in a panel."""
 
+    inner: str
+    weights: str
+    stride: str
+    transposed: int
+    units: str
+    slots: int
+    slot: int
+    widest: int
+    panel: str
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """One call of a tile kernel: an operand times one packed panel, and what is packed there."""
+
+    packs: list[PackContext]
     inner: str
     operand: str
     stride: str
@@ -42,6 +61,7 @@ class RunContext:
     slots: int
     first_slot: int
     accumulate: int
+    hoisted: str
 
 
 @dataclass(frozen=True)
@@ -75,21 +95,6 @@ class StageContext:
 
 
 @dataclass(frozen=True)
-class PackContext:
-    """Weights of one slot into their place in a panel."""
-
-    inner: str
-    weights: str
-    stride: str
-    transposed: int
-    units: str
-    slots: int
-    slot: int
-    widest: int
-    panel: str
-
-
-@dataclass(frozen=True)
 class MemoryContext:
     """One array of the workspace: its name, element count and purpose."""
 
@@ -105,6 +110,7 @@ class PartContext:
     name: str
     stages: list[StageContext]
     packs: list[PackContext]
+    panel_sizes: list[str]
     can_split_units: bool
 
 
@@ -138,6 +144,7 @@ class SequenceContext:
     totals: list[tuple[str, str]]
     reads_previous: bool
     chunk_rows: int
+    window_rows: int
 
 
 # --- interface -----------------------------------------------------------------------------------
@@ -315,6 +322,7 @@ class _Function:
             totals=self._totals(),
             reads_previous=self._reads_previous(),
             chunk_rows=CHUNK_ROWS,
+            window_rows=WINDOW_ROWS,
         )
 
     @property
@@ -348,7 +356,9 @@ class _Function:
         part: Part = getattr(self.schedule, name)
         writer = _PartWriter(self, name, part)
         stages = [writer.stage(index, stage) for index, stage in enumerate(part.stages, start=1)]
-        return PartContext(name, stages, writer.packs, part.can_split_units)
+        return PartContext(
+            name, stages, writer.packs, writer.panel_sizes, part.can_split_units
+        )
 
     def _link(self, link: StateLink) -> LinkContext:
         programs = self.schedule.programs
@@ -416,6 +426,7 @@ class _PartWriter:
         self.name = name
         self.part = part
         self.packs: list[PackContext] = []
+        self.panel_sizes: list[str] = []
         names = Names([str(v.name) for v in part.function.program.values])
         self.rows = {b: names.fresh(f"{b.name}_rows") for b in part.function.buffers}
         self.strides = {b: names.fresh(f"{b.name}_stride") for b in part.function.buffers}
@@ -592,9 +603,10 @@ class _PartWriter:
         first_slots = {s for r in runs[:1] for s in range(r.first_slot, r.first_slot + r.slots)}
         zeroed = [s for s in range(len(group.slots)) if s not in first_slots]
         runs = [
-            RunContext(r.inner, r.operand, r.stride, r.panel, r.slots, r.first_slot, int(i > 0))
-            for i, r in enumerate(runs)
+            replace(r, accumulate=int(i > 0)) for i, r in enumerate(runs)
         ]
+        if self._can_hoist(group):
+            runs[0] = replace(runs[0], hoisted=self._hoisted(name, group, runs[0]))
         loops = [self._loop(loop, group) for loop in group.loops]
         stored = [slot for slot in group.slots if slot.needs_memory]
         if stored:
@@ -621,27 +633,30 @@ class _PartWriter:
 
     def _run(self, group: Group, term: Term, weights: Sequence[Weight], panel: str) -> RunContext:
         inner = c_axis(term.inner)
-        for position, weight in enumerate(weights):
-            self.packs.append(
-                PackContext(
-                    inner=inner,
-                    weights=self._weights(weight.view),
-                    stride=c_axis(weight.view.row_stride),
-                    transposed=int(weight.transposed),
-                    units=c_axis(group.units),
-                    slots=len(weights),
-                    slot=position,
-                    widest=_widest(group),
-                    panel=panel,
-                )
+        packs = [
+            PackContext(
+                inner=inner,
+                weights=self._weights(weight.view),
+                stride=c_axis(weight.view.row_stride),
+                transposed=int(weight.transposed),
+                units=c_axis(group.units),
+                slots=len(weights),
+                slot=position,
+                widest=_widest(group),
+                panel=panel,
             )
+            for position, weight in enumerate(weights)
+        ]
+        self.packs += packs
         widest = _widest(group)
         count = (
             f"cg_panels_size({inner}, {len(weights)}, {c_axis(group.units)}, "
             f"CELLGEN_SLOT_VECTORS({widest}))"
         )
         self.function.add_memory(panel, count, "packed weights")
+        self.panel_sizes.append(count)
         return RunContext(
+            packs=packs,
             inner=inner,
             operand=self._matrix(term.operand),
             stride=c_axis(term.operand.row_stride),
@@ -649,7 +664,24 @@ class _PartWriter:
             slots=len(weights),
             first_slot=weights[0].slot,
             accumulate=1,
+            hoisted="",
         )
+
+    def _can_hoist(self, group: Group) -> bool:
+        """Whether the first operand is an input, so that no state has to be waited for."""
+        operand = group.terms[0].operand.buffer
+        is_input = self.part.storage[operand] is Storage.TIME and operand.kind is Kind.ARGUMENT
+        return self.name == "forward" and is_input and len(group.terms) > 1
+
+    def _hoisted(self, name: str, group: Group, run: RunContext) -> str:
+        """Memory for the product of an input over a window of steps, in the layout of tiles."""
+        blocks = (
+            f"cg_panels_size(1, {run.slots}, {c_axis(group.units)}, "
+            f"CELLGEN_SLOT_VECTORS({_widest(group)}))"
+        )
+        memory = f"{name}_hoisted"
+        self.function.add_memory(memory, f"window_rows * {blocks}", "products of a window of steps")
+        return memory
 
     def _weights(self, view: View) -> str:
         offset = self._matrix(view).removeprefix(self.rows[view.buffer])

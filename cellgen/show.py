@@ -59,7 +59,7 @@ def summary(definition: Definition) -> tuple[str, str]:
     """Split a cell's docstring into what it is and where it comes from (a paper, or nothing)."""
     doc = " ".join(definition.doc.split())
     found = SOURCE.search(doc)
-    text = re.split(r"[;.:](?:\s|$)|,? with ", SOURCE.sub("", doc), maxsplit=1)[0].rstrip(", ")
+    text = re.split(r"[;.:](?:\s|$)|, with ", SOURCE.sub("", doc), maxsplit=1)[0].rstrip(", ")
     return text, found[1] if found else ""
 
 

@@ -81,10 +81,11 @@ class _Matmul:
 class Value(_Matmul, Symbol):  # type: ignore[misc]
     """A named quantity with a shape and a role.
 
-    SymPy compares symbols by name only; here shape, role and owning cell take part as well, and
-    construction bypasses SymPy's symbol cache, so that two cells may both have a ``w``.
-    ``order`` is the position of the declaration; it orders printed sums and products and takes
-    no part in equality.
+    SymPy compares symbols by name only; here shape, role, owning cell and order take part as well,
+    and construction bypasses SymPy's symbol cache, so that two cells may both have a ``w``.
+    ``order`` is the position of the declaration, which orders printed sums and products: SymPy's
+    caches return the first of equal expressions, so that without it the text of one cell would
+    depend on the cells compiled before.
     """
 
     __slots__ = ("_content", "order", "owner", "role", "shape")
@@ -104,7 +105,7 @@ class Value(_Matmul, Symbol):  # type: ignore[misc]
         value.owner = owner
         value.order = order
         # Text, because SymPy orders arguments by comparing these entries with `<`.
-        value._content = (name, format_shape(value.shape), role.value, owner)
+        value._content = (name, format_shape(value.shape), role.value, owner, str(order))
         return value
 
     def _hashable_content(self) -> tuple[object, ...]:

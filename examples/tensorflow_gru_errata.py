@@ -1,10 +1,12 @@
 """Evaluate TensorFlow's published GRU gradient equations literally, beside the derived ones.
 
-The text of the op GRUBlockCellGrad (tensorflow/core/ops/rnn_ops.cc) states the gradients of the
-GRUBlockCell. Each published equation is evaluated as it is written, all it refers to being right,
-and compared with the complex-step derivative of a hand-written NumPy forward; so are the equations
-that cellgen derives from the declaration of the cell. (TensorFlow's kernel computes the right
-gradients: its text is wrong, not its code.)
+The documentation of the raw op GRUBlockCellGrad (tensorflow/core/api_def/base_api/
+api_def_GRUBlockCellGrad.pbtxt) states the gradients of the GRUBlockCell; `o` is the element-wise
+product, `*` the matrix product. Each published equation is evaluated as it is written, all it
+refers to being right, and compared with the complex-step derivative of a hand-written NumPy
+forward; so are the equations that cellgen derives from the declaration of the cell. TensorFlow's
+kernel computes the right gradients: its text is wrong, not its code, and contradicts itself
+(elsewhere it has d_h o u, and d_r_bar_u_bar * w_ru^T).
 
     python examples/tensorflow_gru_errata.py
 

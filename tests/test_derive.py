@@ -140,18 +140,18 @@ def test_equations_of_gru_block_cell_backward() -> None:
     backward = programs_of(GRUBlockCell)["backward"]
     assert str(backward) == "\n".join(
         [
-            "gru_block_cell.backward(h_prev (B, H), w_ru (I + H, 2*H), w_c (I + H, H), r (B, H), "
-            "u (B, H), c (B, H), d_r (B, H), d_u (B, H), d_c (B, H), d_h (B, H))",
+            "gru_block_cell.backward(h_prev (B, H), w_ru (I + H, 2*H), w_c (I + H, H), d_r (B, H), "
+            "d_u (B, H), d_c (B, H), d_h (B, H), r (B, H), u (B, H), c (B, H))",
             "    w_ru_x = w_ru[:I]    (I, 2*H)",
             "    w_ru_h_prev = w_ru[I:I + H]    (H, 2*H)",
             "    w_c_x = w_c[:I]    (I, H)",
-            "    w_c_h_prev = w_c[I:I + H]    (H, H)",
+            "    w_c_h_prev_r = w_c[I:I + H]    (H, H)",
             "    d_c_total = d_c + d_h * (1 - u)    (B, H)",
             "    d_c_bar = d_c_total * (1 - c**2)    (B, H)",
-            "    d_h_prev_r = d_c_bar @ w_c_h_prev.T    (B, H)",
+            "    d_h_prev_r = d_c_bar @ w_c_h_prev_r.T    (B, H)",
             "    d_u_total = d_u + d_h * (h_prev - c)    (B, H)",
-            "    d_r_total = d_r + d_h_prev_r * h_prev    (B, H)",
             "    d_r_bar_u_bar_1 = d_u_total * (1 - u) * u    (B, H)",
+            "    d_r_total = d_r + d_h_prev_r * h_prev    (B, H)",
             "    d_r_bar_u_bar_0 = d_r_total * (1 - r) * r    (B, H)",
             "    d_r_bar_u_bar = concat(d_r_bar_u_bar_0, d_r_bar_u_bar_1)    (B, 2*H)",
             "    d_h_prev_1 = d_r_bar_u_bar @ w_ru_h_prev.T    (B, H)",

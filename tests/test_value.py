@@ -10,6 +10,7 @@ from sympy import Symbol, srepr
 
 from cellgen import matmul, tanh
 from cellgen.errors import DeclarationError
+from cellgen.notation import text
 from cellgen.program import Program, Statement, digest
 from cellgen.value import Apply, B, Dim, H, I, Role, Value, format_axis, format_shape
 
@@ -43,8 +44,14 @@ def test_symbol_caches_do_not_mix_shapes() -> None:
     assert (2 * second).atoms(Value).pop().shape == (H, H)
 
 
-def test_order_of_declaration_takes_no_part_in_equality() -> None:
-    assert Value("w", (H,), Role.BIAS, "m", 1) == Value("w", (H,), Role.BIAS, "m", 2)
+def test_order_of_declaration_takes_part_in_equality_so_that_caches_do_not_mix_orders() -> None:
+    first, second = (
+        [Value(n, (H,), Role.BIAS, "m", k) for n, k in zip("ab", order, strict=True)]
+        for order in ((1, 2), (2, 1))
+    )
+    assert first[0] != second[0]
+    assert text(sympy.Add(*first)) == "a + b"
+    assert text(sympy.Add(*second)) == "b + a"
 
 
 def test_values_and_nodes_survive_pickling() -> None:

@@ -16,11 +16,14 @@ def lstm_block_cell(
     suffix = ("" if use_peephole else "_no_peephole") + (
         "" if clip_gradient == "straight_through" else "_exact_clip"
     )
+    peepholes = "peepholes" if use_peephole else "no peepholes"
+    clips = "straight-through" if clip_gradient == "straight_through" else "exact"
+    kind = f"{peepholes}, {clips} gradient of the clip"
 
     class LSTMBlockCell(Cell, name="lstm_block_cell" + suffix):
-        """Long short-term memory (Zaremba, Sutskever & Vinyals 2014, arXiv:1409.2329), with the
-        names, fused layout [i | ci | f | o] and run-time attributes of TensorFlow's LSTMBlockCell;
-        cell_clip <= 0 means no clipping."""
+        __doc__ = f"""Long short-term memory, {kind} (Zaremba, Sutskever & Vinyals 2014,
+        arXiv:1409.2329), with the names, fused layout [i | ci | f | o] and run-time attributes of
+        TensorFlow's LSTMBlockCell; cell_clip <= 0 means no clipping."""
 
         x, cs_prev, h_prev = Input(I), State(H), State(H)
         w = Weight(I + H, 4 * H)

@@ -8,7 +8,7 @@ the other two left in memory and runs once over the rows of many steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -72,8 +72,11 @@ def unroll(definition: Definition) -> SequencePrograms:
     inputs = [v for v in definition.with_role(Role.INPUT) if v in read]
     parameters = [v for v in definition.parameters if v in read]
     full, adjoints = adjoint(forward, results, (*inputs, *definition.states, *parameters))
+    upstream = {v: a for v, a in zip(results, full.optional, strict=True)}
     passed = [adjoints[state] for state in definition.states]
     waiting = [adjoints[value] for value in (*inputs, *parameters)]
+    adjoint_reads = _read_by_adjoint(forward, full)
+    full, links, totals = _carry(definition, full, adjoints, upstream)
 
     in_memory = _in_memory(definition, forward)
     saved = saved_values(forward, _read_by_adjoint(forward, full), in_memory)
@@ -143,19 +146,22 @@ def _read_through_joins(deferred: Program, reverse: Program) -> Program:
 
 def _carry(
     definition: Definition,
-    reverse: Program,
+    full: Program,
     adjoints: Mapping[Value, Value],
     upstream: Mapping[Value, Value],
-) -> tuple[Program, tuple[StateLink, ...]]:
-    """Add the gradient that comes from the next step to the one that comes from the caller."""
+) -> tuple[Program, tuple[StateLink, ...], tuple[Value, ...]]:
+    """Add the gradient that comes from the next step to the one that comes from the caller.
+
+    Everything reads the sum: what runs in reverse, and what is deferred. Also returns the sums.
+    """
     links, sums, swap = [], [], {}
-    arguments = list(reverse.arguments)
+    arguments = list(full.arguments)
     for state in definition.states:
         following = definition.next_state(state)
         given = upstream[following]
         carry = _like(given, f"{given.name}_next")
         links.append(StateLink(state, following, carry, adjoints[state]))
-        if given not in arguments:
+        if given in swap:
             continue
         total = _like(given, f"{given.name}_in")
         swap[given] = total
@@ -166,17 +172,32 @@ def _carry(
         else:
             sums.append(Statement(total, carry))
             arguments[position] = carry
-    statements = [Statement(s.target, s.expression.xreplace(swap)) for s in reverse.statements]
+    own = len(full.statements)
+    while own and full.statements[own - 1].target.role is Role.ADJOINT:
+        own -= 1
+    statements = [Statement(s.target, s.expression.xreplace(swap)) for s in full.statements[own:]]
     program = Program(
-        reverse.cell,
-        reverse.function,
+        full.cell,
+        full.function,
         tuple(arguments),
-        (*sums, *statements),
-        tuple(swap.get(r, r) for r in reverse.results),
-        tuple(v for v in reverse.optional if v in arguments),
+        (*full.statements[:own], *sums, *statements),
+        full.results,
+        tuple(v for v in full.optional if v in arguments),
     )
     program.verify()
-    return program, tuple(links)
+    return program, tuple(links), tuple(swap.values())
+
+
+def _copy_shared(full: Program, waiting: Sequence[Value], reverse: Program) -> Program:
+    """Let a gradient that is returned at the end, but formed in reverse, be a copy of that."""
+    formed = {statement.target for statement in reverse.statements}
+    swap = {v: _like(v, f"{v.name}_step") for v in waiting if v in formed}
+    statements = [
+        Statement(swap.get(s.target, s.target), s.expression.xreplace(swap))
+        for s in full.statements
+    ]
+    copies = [Statement(value, step) for value, step in swap.items()]
+    return full.with_statements((*statements, *copies))
 
 
 def _like(value: Value, name: str) -> Value:

@@ -483,16 +483,21 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows;
+    int64_t chunk_rows, window_rows, window_steps;
+    int hoist;     /* products of inputs are formed ahead, for a window of steps */
+    int by_units;  /* threads share the units of a step, not its rows */
+    int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(gru_reset_before_sequence_forward_args) *args;
     cellgen_team *team;
     real *forward_1_panel_1; /* packed weights */
     real *forward_1_panel_2; /* packed weights */
+    real *forward_1_hoisted; /* products of a window of steps */
     real *forward_z; /* of one step */
     real *forward_r; /* of one step */
     real *forward_h_prev_r; /* of one step */
     real *forward_2_panel_1; /* packed weights */
     real *forward_2_panel_2; /* packed weights */
+    real *forward_2_hoisted; /* products of a window of steps */
     real *forward_n; /* of one step */
     real *zeros;
 } CELLGEN_NAME(gru_reset_before_sequence_forward_memory);
@@ -521,13 +526,30 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t panel = m->pack_late ? blocks * part / parts : block;
+        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nI, m->args->w_z, nH, 0, first, units, vectors, 2, 0,
+                          m->forward_1_panel_1 + panel * (nI) * 2 * width);
+            cg_pack_block(nI, m->args->w_r, nH, 0, first, units, vectors, 2, 1,
+                          m->forward_1_panel_1 + panel * (nI) * 2 * width);
+            cg_pack_block(nH, m->args->u_z, nH, 0, first, units, vectors, 2, 0,
+                          m->forward_1_panel_2 + panel * (nH) * 2 * width);
+            cg_pack_block(nH, m->args->u_r, nH, 0, first, units, vectors, 2, 1,
+                          m->forward_1_panel_2 + panel * (nH) * 2 * width);
+        }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            if (m->hoist)
+                for (int64_t row = 0; row < rows; ++row)
+                    memcpy(tile + (row * slots + 0) * width,
+                           m->forward_1_hoisted + ((block * m->window_rows + step % m->window_steps * nB + top + row) * 2) * width,
+                           (size_t)(2 * width) * sizeof(real));
+            else
             cg_tile(rows, 2 * vectors, nI, x_rows + top * (nI), nI,
-                    m->forward_1_panel_1 + block * (nI) * 2 * width, tile + 0 * width, slots * width, 0);
+                    m->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 2 * vectors, nH, h_prev_rows + top * (nH), nH,
-                    m->forward_1_panel_2 + block * (nH) * 2 * width, tile + 0 * width, slots * width, 1);
+                    m->forward_1_panel_2 + panel * (nH) * 2 * width, tile + 0 * width, slots * width, 1);
             /* z_bar = b_z + x_w_z_h_prev
              * r_bar = b_r + x_w_r_h_prev
              * z = sigmoid(z_bar)
@@ -561,6 +583,25 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1)(
     }
 }
 
+static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_hoist)(
+    const CELLGEN_NAME(gru_reset_before_sequence_forward_memory) *m, int64_t step, int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    const real *x_rows = m->args->x + step * nB * nI;
+
+    enum { vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t steps = nT - step < m->window_steps ? nT - step : m->window_steps;
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+        cg_tile(steps * nB, 2 * vectors, nI, x_rows, nI,
+                m->forward_1_panel_1 + block * (nI) * 2 * width,
+                m->forward_1_hoisted + block * m->window_rows * 2 * width, 2 * width, 0);
+}
+
 static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2)(
     const CELLGEN_NAME(gru_reset_before_sequence_forward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
@@ -585,13 +626,26 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t panel = m->pack_late ? blocks * part / parts : block;
+        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nI, m->args->w_n, nH, 0, first, units, vectors, 1, 0,
+                          m->forward_2_panel_1 + panel * (nI) * 1 * width);
+            cg_pack_block(nH, m->args->u_n, nH, 0, first, units, vectors, 1, 0,
+                          m->forward_2_panel_2 + panel * (nH) * 1 * width);
+        }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            if (m->hoist)
+                for (int64_t row = 0; row < rows; ++row)
+                    memcpy(tile + (row * slots + 0) * width,
+                           m->forward_2_hoisted + ((block * m->window_rows + step % m->window_steps * nB + top + row) * 1) * width,
+                           (size_t)(1 * width) * sizeof(real));
+            else
             cg_tile(rows, 1 * vectors, nI, x_rows + top * (nI), nI,
-                    m->forward_2_panel_1 + block * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
+                    m->forward_2_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, h_prev_r_rows + top * (nH), nH,
-                    m->forward_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    m->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             /* n_bar = b_n + x_w_n_h_prev_r
              * n = tanh(n_bar)
              * h = h_prev * z + (1 - z) * n */
@@ -618,6 +672,25 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2)(
     }
 }
 
+static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_hoist)(
+    const CELLGEN_NAME(gru_reset_before_sequence_forward_memory) *m, int64_t step, int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    const real *x_rows = m->args->x + step * nB * nI;
+
+    enum { vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t steps = nT - step < m->window_steps ? nT - step : m->window_steps;
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+        cg_tile(steps * nB, 1 * vectors, nI, x_rows, nI,
+                m->forward_2_panel_1 + block * (nI) * 1 * width,
+                m->forward_2_hoisted + block * m->window_rows * 1 * width, 1 * width, 0);
+}
+
 static void CELLGEN_NAME(gru_reset_before_sequence_forward_task)(int thread, int threads, void *context)
 {
     const CELLGEN_NAME(gru_reset_before_sequence_forward_memory) *m = (const CELLGEN_NAME(gru_reset_before_sequence_forward_memory) *)context;
@@ -627,32 +700,35 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_task)(int thread, int
     const int64_t nI = m->nI;
     const int64_t nH = m->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (0 % threads == thread)
+    if (!m->pack_late && 0 % threads == thread)
         cg_pack_slot(nI, m->args->w_z, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 0, m->forward_1_panel_1);
-    if (1 % threads == thread)
+    if (!m->pack_late && 1 % threads == thread)
         cg_pack_slot(nI, m->args->w_r, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 1, m->forward_1_panel_1);
-    if (2 % threads == thread)
+    if (!m->pack_late && 2 % threads == thread)
         cg_pack_slot(nH, m->args->u_z, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 0, m->forward_1_panel_2);
-    if (3 % threads == thread)
+    if (!m->pack_late && 3 % threads == thread)
         cg_pack_slot(nH, m->args->u_r, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 1, m->forward_1_panel_2);
-    if (4 % threads == thread)
+    if (!m->pack_late && 4 % threads == thread)
         cg_pack_slot(nI, m->args->w_n, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, m->forward_2_panel_1);
-    if (5 % threads == thread)
+    if (!m->pack_late && 5 % threads == thread)
         cg_pack_slot(nH, m->args->u_n, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, m->forward_2_panel_2);
     cellgen_team_barrier(m->team, thread);
 
-    /* With fewer than three rows for each thread they share the units of a row instead. */
-    const int by_units = threads > 1 && nB < 3 * threads;
+    const int by_units = m->by_units;
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
     for (int64_t step = 0; step < nT; ++step) {
+        if (m->hoist && step % m->window_steps == 0)
+            CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_hoist)(m, step, share, shares);
+        if (m->hoist && step % m->window_steps == 0)
+            CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_hoist)(m, step, share, shares);
         CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1)(m, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(m->team, thread);
         CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2)(m, step, row_begin, row_end, share, shares);
@@ -670,15 +746,18 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_task)(int thread, int
 int64_t CELLGEN_NAME(gru_reset_before_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
 {
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows;
+    const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     return 64
          + CELLGEN_BYTES(cg_panels_size(nI, 2, nH, CELLGEN_SLOT_VECTORS(2)))
          + CELLGEN_BYTES(cg_panels_size(nH, 2, nH, CELLGEN_SLOT_VECTORS(2)))
+         + CELLGEN_BYTES(window_rows * cg_panels_size(1, 2, nH, CELLGEN_SLOT_VECTORS(2)))
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)))
          + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
+         + CELLGEN_BYTES(window_rows * cg_panels_size(1, 1, nH, CELLGEN_SLOT_VECTORS(1)))
          + CELLGEN_BYTES(nB * nH);
 }
 
@@ -703,6 +782,7 @@ int CELLGEN_NAME(gru_reset_before_sequence_forward)(int64_t nT, int64_t nB, int6
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
     CELLGEN_NAME(gru_reset_before_sequence_forward_memory) memory;
     char *workspace = (char *)args->workspace;
     memory.nT = nT;
@@ -710,12 +790,21 @@ int CELLGEN_NAME(gru_reset_before_sequence_forward)(int64_t nT, int64_t nB, int6
     memory.nI = nI;
     memory.nH = nH;
     memory.chunk_rows = chunk_rows;
+    memory.window_rows = window_rows;
+    memory.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
     memory.args = args;
     memory.team = (cellgen_team *)args->team;
+    const int64_t threads = memory.team ? cellgen_team_size(memory.team) : 1;
+    const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(nI, 2, nH, CELLGEN_SLOT_VECTORS(2)) + cg_panels_size(nH, 2, nH, CELLGEN_SLOT_VECTORS(2)) + cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.by_units = cellgen_split_units(nB, threads, weights);
+    memory.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || memory.by_units);
+    memory.pack_late = nT == 1 && (threads == 1 || memory.by_units);
     memory.forward_1_panel_1 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nI, 2, nH, CELLGEN_SLOT_VECTORS(2)));
     memory.forward_1_panel_2 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 2, nH, CELLGEN_SLOT_VECTORS(2)));
+    memory.forward_1_hoisted = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(window_rows * cg_panels_size(1, 2, nH, CELLGEN_SLOT_VECTORS(2)));
     memory.forward_z = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nB * nH);
     memory.forward_r = (real *)(void *)workspace;
@@ -726,6 +815,8 @@ int CELLGEN_NAME(gru_reset_before_sequence_forward)(int64_t nT, int64_t nB, int6
     workspace += CELLGEN_BYTES(cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     memory.forward_2_panel_2 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.forward_2_hoisted = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(window_rows * cg_panels_size(1, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     memory.forward_n = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nB * nH);
     memory.zeros = (real *)(void *)workspace;
@@ -740,7 +831,10 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows;
+    int64_t chunk_rows, window_rows, window_steps;
+    int hoist;     /* products of inputs are formed ahead, for a window of steps */
+    int by_units;  /* threads share the units of a step, not its rows */
+    int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(gru_reset_before_sequence_backward_args) *args;
     cellgen_team *team;
     real *reverse_d_h_in; /* of one step */
@@ -835,11 +929,16 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t panel = m->pack_late ? blocks * part / parts : block;
+        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nH, m->args->u_n, nH, 1, first, units, vectors, 1, 0,
+                          m->reverse_2_panel_1 + panel * (nH) * 1 * width);
+        }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_n_bar_rows + top * (nH), nH,
-                    m->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+                    m->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             /* d_h_prev_r = slot 0 */
             for (int64_t row = top; row < top + rows; ++row) {
                 const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
@@ -893,13 +992,20 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t panel = m->pack_late ? blocks * part / parts : block;
+        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nH, m->args->u_r, nH, 1, first, units, vectors, 1, 0,
+                          m->reverse_3_panel_1 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, m->args->u_z, nH, 1, first, units, vectors, 1, 0,
+                          m->reverse_3_panel_2 + panel * (nH) * 1 * width);
+        }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_r_bar_rows + top * (nH), nH,
-                    m->reverse_3_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+                    m->reverse_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, d_z_bar_rows + top * (nH), nH,
-                    m->reverse_3_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    m->reverse_3_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             /* d_h_prev = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar */
             for (int64_t row = top; row < top + rows; ++row) {
                 const real *d_h_in_row = d_h_in_rows + row * nH + first;
@@ -1107,15 +1213,24 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_8)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : width;
+        const int64_t panel = m->pack_late ? blocks * part / parts : block;
+        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nH, m->args->w_n, nH, 1, first, units, vectors, 1, 0,
+                          m->deferred_8_panel_1 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, m->args->w_r, nH, 1, first, units, vectors, 1, 0,
+                          m->deferred_8_panel_2 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, m->args->w_z, nH, 1, first, units, vectors, 1, 0,
+                          m->deferred_8_panel_3 + panel * (nH) * 1 * width);
+        }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_n_bar_rows + top * (nH), nH,
-                    m->deferred_8_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+                    m->deferred_8_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, d_r_bar_rows + top * (nH), nH,
-                    m->deferred_8_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    m->deferred_8_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_z_bar_rows + top * (nH), nH,
-                    m->deferred_8_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    m->deferred_8_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             /* d_x = slot 0 */
             for (int64_t row = top; row < top + rows; ++row) {
                 const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
@@ -1138,22 +1253,22 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_task)(int thread, in
     const int64_t nI = m->nI;
     const int64_t nH = m->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (0 % threads == thread)
+    if (!m->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, m->args->u_n, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_1);
-    if (1 % threads == thread)
+    if (!m->pack_late && 1 % threads == thread)
         cg_pack_slot(nH, m->args->u_r, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_3_panel_1);
-    if (2 % threads == thread)
+    if (!m->pack_late && 2 % threads == thread)
         cg_pack_slot(nH, m->args->u_z, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_3_panel_2);
-    if (0 % threads == thread)
+    if (!m->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, m->args->w_n, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_8_panel_1);
-    if (1 % threads == thread)
+    if (!m->pack_late && 1 % threads == thread)
         cg_pack_slot(nH, m->args->w_r, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_8_panel_2);
-    if (2 % threads == thread)
+    if (!m->pack_late && 2 % threads == thread)
         cg_pack_slot(nH, m->args->w_z, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_8_panel_3);
     if (0 % threads == thread)
@@ -1176,8 +1291,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_task)(int thread, in
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_n[unit] = 0;
     cellgen_team_barrier(m->team, thread);
 
-    /* With fewer than three rows for each thread they share the units of a row instead. */
-    const int by_units = threads > 1 && nB < 3 * threads;
+    const int by_units = m->by_units;
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
@@ -1216,7 +1330,10 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_task)(int thread, in
         cellgen_team_barrier(m->team, thread);
         CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_7)(m, step, 0, rows, thread, threads);
         cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_8)(m, step, begin, end, 0, 1);
+        if (m->pack_late)
+            CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_8)(m, step, 0, rows, thread, threads);
+        else
+            CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_8)(m, step, begin, end, 0, 1);
         cellgen_team_barrier(m->team, thread);
         (void)begin, (void)end;
     }
@@ -1225,7 +1342,8 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_task)(int thread, in
 int64_t CELLGEN_NAME(gru_reset_before_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
 {
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows;
+    const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     return 64
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nT * nB * nH)
@@ -1274,6 +1392,7 @@ int CELLGEN_NAME(gru_reset_before_sequence_backward)(int64_t nT, int64_t nB, int
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
     CELLGEN_NAME(gru_reset_before_sequence_backward_memory) memory;
     char *workspace = (char *)args->workspace;
     memory.nT = nT;
@@ -1281,8 +1400,15 @@ int CELLGEN_NAME(gru_reset_before_sequence_backward)(int64_t nT, int64_t nB, int
     memory.nI = nI;
     memory.nH = nH;
     memory.chunk_rows = chunk_rows;
+    memory.window_rows = window_rows;
+    memory.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
     memory.args = args;
     memory.team = (cellgen_team *)args->team;
+    const int64_t threads = memory.team ? cellgen_team_size(memory.team) : 1;
+    const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.by_units = cellgen_split_units(nB, threads, weights);
+    memory.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || memory.by_units);
+    memory.pack_late = nT == 1 && (threads == 1 || memory.by_units);
     memory.reverse_d_h_in = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nB * nH);
     memory.d_n_bar_time = (real *)(void *)workspace;

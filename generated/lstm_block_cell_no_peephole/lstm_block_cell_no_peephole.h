@@ -1,6 +1,6 @@
-/* Long short-term memory (Zaremba, Sutskever & Vinyals 2014, arXiv:1409.2329), with the names,
- * fused layout [i | ci | f | o] and run-time attributes of TensorFlow's LSTMBlockCell; cell_clip
- * <= 0 means no clipping.
+/* Long short-term memory, no peepholes, straight-through gradient of the clip (Zaremba, Sutskever
+ * & Vinyals 2014, arXiv:1409.2329), with the names, fused layout [i | ci | f | o] and run-time
+ * attributes of TensorFlow's LSTMBlockCell; cell_clip <= 0 means no clipping.
  *
  *     icfo = concat(x, h_prev) @ w + b
  *     i_bar = icfo[:, :H]

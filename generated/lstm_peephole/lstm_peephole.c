@@ -506,11 +506,15 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows;
+    int64_t chunk_rows, window_rows, window_steps;
+    int hoist;     /* products of inputs are formed ahead, for a window of steps */
+    int by_units;  /* threads share the units of a step, not its rows */
+    int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(lstm_peephole_sequence_forward_args) *args;
     cellgen_team *team;
     real *forward_1_panel_1; /* packed weights */
     real *forward_1_panel_2; /* packed weights */
+    real *forward_1_hoisted; /* products of a window of steps */
     real *forward_i; /* of one step */
     real *forward_f; /* of one step */
     real *forward_g; /* of one step */
@@ -551,13 +555,38 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t panel = m->pack_late ? blocks * part / parts : block;
+        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nI, m->args->w_i, nH, 0, first, units, vectors, 4, 0,
+                          m->forward_1_panel_1 + panel * (nI) * 4 * width);
+            cg_pack_block(nI, m->args->w_f, nH, 0, first, units, vectors, 4, 1,
+                          m->forward_1_panel_1 + panel * (nI) * 4 * width);
+            cg_pack_block(nI, m->args->w_g, nH, 0, first, units, vectors, 4, 2,
+                          m->forward_1_panel_1 + panel * (nI) * 4 * width);
+            cg_pack_block(nI, m->args->w_o, nH, 0, first, units, vectors, 4, 3,
+                          m->forward_1_panel_1 + panel * (nI) * 4 * width);
+            cg_pack_block(nH, m->args->u_i, nH, 0, first, units, vectors, 4, 0,
+                          m->forward_1_panel_2 + panel * (nH) * 4 * width);
+            cg_pack_block(nH, m->args->u_f, nH, 0, first, units, vectors, 4, 1,
+                          m->forward_1_panel_2 + panel * (nH) * 4 * width);
+            cg_pack_block(nH, m->args->u_g, nH, 0, first, units, vectors, 4, 2,
+                          m->forward_1_panel_2 + panel * (nH) * 4 * width);
+            cg_pack_block(nH, m->args->u_o, nH, 0, first, units, vectors, 4, 3,
+                          m->forward_1_panel_2 + panel * (nH) * 4 * width);
+        }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            if (m->hoist)
+                for (int64_t row = 0; row < rows; ++row)
+                    memcpy(tile + (row * slots + 0) * width,
+                           m->forward_1_hoisted + ((block * m->window_rows + step % m->window_steps * nB + top + row) * 4) * width,
+                           (size_t)(4 * width) * sizeof(real));
+            else
             cg_tile(rows, 4 * vectors, nI, x_rows + top * (nI), nI,
-                    m->forward_1_panel_1 + block * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
+                    m->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 4 * vectors, nH, h_prev_rows + top * (nH), nH,
-                    m->forward_1_panel_2 + block * (nH) * 4 * width, tile + 0 * width, slots * width, 1);
+                    m->forward_1_panel_2 + panel * (nH) * 4 * width, tile + 0 * width, slots * width, 1);
             /* i_bar = b_i + x_w_i_h_prev
              * f_bar = b_f + x_w_f_h_prev
              * g_bar = b_g + x_w_g_h_prev
@@ -622,6 +651,25 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
     }
 }
 
+static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_hoist)(
+    const CELLGEN_NAME(lstm_peephole_sequence_forward_memory) *m, int64_t step, int64_t part, int64_t parts)
+{
+    const int64_t nT = m->nT;
+    const int64_t nB = m->nB;
+    const int64_t nI = m->nI;
+    const int64_t nH = m->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    const real *x_rows = m->args->x + step * nB * nI;
+
+    enum { vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t steps = nT - step < m->window_steps ? nT - step : m->window_steps;
+    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+        cg_tile(steps * nB, 4 * vectors, nI, x_rows, nI,
+                m->forward_1_panel_1 + block * (nI) * 4 * width,
+                m->forward_1_hoisted + block * m->window_rows * 4 * width, 4 * width, 0);
+}
+
 static void CELLGEN_NAME(lstm_peephole_sequence_forward_task)(int thread, int threads, void *context)
 {
     const CELLGEN_NAME(lstm_peephole_sequence_forward_memory) *m = (const CELLGEN_NAME(lstm_peephole_sequence_forward_memory) *)context;
@@ -631,38 +679,39 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_task)(int thread, int th
     const int64_t nI = m->nI;
     const int64_t nH = m->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (0 % threads == thread)
+    if (!m->pack_late && 0 % threads == thread)
         cg_pack_slot(nI, m->args->w_i, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 0, m->forward_1_panel_1);
-    if (1 % threads == thread)
+    if (!m->pack_late && 1 % threads == thread)
         cg_pack_slot(nI, m->args->w_f, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 1, m->forward_1_panel_1);
-    if (2 % threads == thread)
+    if (!m->pack_late && 2 % threads == thread)
         cg_pack_slot(nI, m->args->w_g, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 2, m->forward_1_panel_1);
-    if (3 % threads == thread)
+    if (!m->pack_late && 3 % threads == thread)
         cg_pack_slot(nI, m->args->w_o, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 3, m->forward_1_panel_1);
-    if (4 % threads == thread)
+    if (!m->pack_late && 4 % threads == thread)
         cg_pack_slot(nH, m->args->u_i, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 0, m->forward_1_panel_2);
-    if (5 % threads == thread)
+    if (!m->pack_late && 5 % threads == thread)
         cg_pack_slot(nH, m->args->u_f, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 1, m->forward_1_panel_2);
-    if (6 % threads == thread)
+    if (!m->pack_late && 6 % threads == thread)
         cg_pack_slot(nH, m->args->u_g, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 2, m->forward_1_panel_2);
-    if (7 % threads == thread)
+    if (!m->pack_late && 7 % threads == thread)
         cg_pack_slot(nH, m->args->u_o, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 3, m->forward_1_panel_2);
     cellgen_team_barrier(m->team, thread);
 
-    /* With fewer than three rows for each thread they share the units of a row instead. */
-    const int by_units = threads > 1 && nB < 3 * threads;
+    const int by_units = m->by_units;
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
     for (int64_t step = 0; step < nT; ++step) {
+        if (m->hoist && step % m->window_steps == 0)
+            CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_hoist)(m, step, share, shares);
         CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(m, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(m->team, thread);
 
@@ -682,10 +731,12 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_task)(int thread, int th
 int64_t CELLGEN_NAME(lstm_peephole_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
 {
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows;
+    const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     return 64
          + CELLGEN_BYTES(cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)))
          + CELLGEN_BYTES(cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)))
+         + CELLGEN_BYTES(window_rows * cg_panels_size(1, 4, nH, CELLGEN_SLOT_VECTORS(4)))
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
          + CELLGEN_BYTES(nB * nH)
@@ -722,6 +773,7 @@ int CELLGEN_NAME(lstm_peephole_sequence_forward)(int64_t nT, int64_t nB, int64_t
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
     CELLGEN_NAME(lstm_peephole_sequence_forward_memory) memory;
     char *workspace = (char *)args->workspace;
     memory.nT = nT;
@@ -729,12 +781,21 @@ int CELLGEN_NAME(lstm_peephole_sequence_forward)(int64_t nT, int64_t nB, int64_t
     memory.nI = nI;
     memory.nH = nH;
     memory.chunk_rows = chunk_rows;
+    memory.window_rows = window_rows;
+    memory.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
     memory.args = args;
     memory.team = (cellgen_team *)args->team;
+    const int64_t threads = memory.team ? cellgen_team_size(memory.team) : 1;
+    const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)) + cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
+    memory.by_units = cellgen_split_units(nB, threads, weights);
+    memory.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || memory.by_units);
+    memory.pack_late = nT == 1 && (threads == 1 || memory.by_units);
     memory.forward_1_panel_1 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)));
     memory.forward_1_panel_2 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
+    memory.forward_1_hoisted = (real *)(void *)workspace;
+    workspace += CELLGEN_BYTES(window_rows * cg_panels_size(1, 4, nH, CELLGEN_SLOT_VECTORS(4)));
     memory.forward_i = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nB * nH);
     memory.forward_f = (real *)(void *)workspace;
@@ -755,7 +816,10 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows;
+    int64_t chunk_rows, window_rows, window_steps;
+    int hoist;     /* products of inputs are formed ahead, for a window of steps */
+    int by_units;  /* threads share the units of a step, not its rows */
+    int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(lstm_peephole_sequence_backward_args) *args;
     cellgen_team *team;
     real *d_o_pre_time; /* kept at every step */
@@ -901,17 +965,28 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t panel = m->pack_late ? blocks * part / parts : block;
+        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nH, m->args->u_o, nH, 1, first, units, vectors, 1, 0,
+                          m->reverse_2_panel_1 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, m->args->u_g, nH, 1, first, units, vectors, 1, 0,
+                          m->reverse_2_panel_2 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, m->args->u_f, nH, 1, first, units, vectors, 1, 0,
+                          m->reverse_2_panel_3 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, m->args->u_i, nH, 1, first, units, vectors, 1, 0,
+                          m->reverse_2_panel_4 + panel * (nH) * 1 * width);
+        }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_o_pre_rows + top * (nH), nH,
-                    m->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+                    m->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, d_g_bar_rows + top * (nH), nH,
-                    m->reverse_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    m->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
-                    m->reverse_2_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    m->reverse_2_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_i_pre_rows + top * (nH), nH,
-                    m->reverse_2_panel_4 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    m->reverse_2_panel_4 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             /* d_h_prev = slot 0 */
             for (int64_t row = top; row < top + rows; ++row) {
                 const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
@@ -1164,17 +1239,28 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : width;
+        const int64_t panel = m->pack_late ? blocks * part / parts : block;
+        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nH, m->args->w_o, nH, 1, first, units, vectors, 1, 0,
+                          m->deferred_10_panel_1 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, m->args->w_g, nH, 1, first, units, vectors, 1, 0,
+                          m->deferred_10_panel_2 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, m->args->w_f, nH, 1, first, units, vectors, 1, 0,
+                          m->deferred_10_panel_3 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, m->args->w_i, nH, 1, first, units, vectors, 1, 0,
+                          m->deferred_10_panel_4 + panel * (nH) * 1 * width);
+        }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_o_pre_rows + top * (nH), nH,
-                    m->deferred_10_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+                    m->deferred_10_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, d_g_bar_rows + top * (nH), nH,
-                    m->deferred_10_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    m->deferred_10_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
-                    m->deferred_10_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    m->deferred_10_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_i_pre_rows + top * (nH), nH,
-                    m->deferred_10_panel_4 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    m->deferred_10_panel_4 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             /* d_x = slot 0 */
             for (int64_t row = top; row < top + rows; ++row) {
                 const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
@@ -1197,28 +1283,28 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_task)(int thread, int t
     const int64_t nI = m->nI;
     const int64_t nH = m->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (0 % threads == thread)
+    if (!m->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, m->args->u_o, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_1);
-    if (1 % threads == thread)
+    if (!m->pack_late && 1 % threads == thread)
         cg_pack_slot(nH, m->args->u_g, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_2);
-    if (2 % threads == thread)
+    if (!m->pack_late && 2 % threads == thread)
         cg_pack_slot(nH, m->args->u_f, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_3);
-    if (3 % threads == thread)
+    if (!m->pack_late && 3 % threads == thread)
         cg_pack_slot(nH, m->args->u_i, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_4);
-    if (0 % threads == thread)
+    if (!m->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, m->args->w_o, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_10_panel_1);
-    if (1 % threads == thread)
+    if (!m->pack_late && 1 % threads == thread)
         cg_pack_slot(nH, m->args->w_g, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_10_panel_2);
-    if (2 % threads == thread)
+    if (!m->pack_late && 2 % threads == thread)
         cg_pack_slot(nH, m->args->w_f, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_10_panel_3);
-    if (3 % threads == thread)
+    if (!m->pack_late && 3 % threads == thread)
         cg_pack_slot(nH, m->args->w_i, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_10_panel_4);
     if (0 % threads == thread)
@@ -1253,8 +1339,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_task)(int thread, int t
         for (int64_t unit = 0; unit < nH; ++unit) args->d_p_o[unit] = 0;
     cellgen_team_barrier(m->team, thread);
 
-    /* With fewer than three rows for each thread they share the units of a row instead. */
-    const int by_units = threads > 1 && nB < 3 * threads;
+    const int by_units = m->by_units;
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
@@ -1297,7 +1382,10 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_task)(int thread, int t
         cellgen_team_barrier(m->team, thread);
         CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_9)(m, step, 0, rows, thread, threads);
         cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(m, step, begin, end, 0, 1);
+        if (m->pack_late)
+            CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(m, step, 0, rows, thread, threads);
+        else
+            CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(m, step, begin, end, 0, 1);
         cellgen_team_barrier(m->team, thread);
         (void)begin, (void)end;
     }
@@ -1306,7 +1394,8 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_task)(int thread, int t
 int64_t CELLGEN_NAME(lstm_peephole_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
 {
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows;
+    const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     return 64
          + CELLGEN_BYTES(nT * nB * nH)
          + CELLGEN_BYTES(nT * nB * nH)
@@ -1371,6 +1460,7 @@ int CELLGEN_NAME(lstm_peephole_sequence_backward)(int64_t nT, int64_t nB, int64_
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
     CELLGEN_NAME(lstm_peephole_sequence_backward_memory) memory;
     char *workspace = (char *)args->workspace;
     memory.nT = nT;
@@ -1378,8 +1468,15 @@ int CELLGEN_NAME(lstm_peephole_sequence_backward)(int64_t nT, int64_t nB, int64_
     memory.nI = nI;
     memory.nH = nH;
     memory.chunk_rows = chunk_rows;
+    memory.window_rows = window_rows;
+    memory.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
     memory.args = args;
     memory.team = (cellgen_team *)args->team;
+    const int64_t threads = memory.team ? cellgen_team_size(memory.team) : 1;
+    const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    memory.by_units = cellgen_split_units(nB, threads, weights);
+    memory.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || memory.by_units);
+    memory.pack_late = nT == 1 && (threads == 1 || memory.by_units);
     memory.d_o_pre_time = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nT * nB * nH);
     memory.d_f_pre_time = (real *)(void *)workspace;

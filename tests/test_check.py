@@ -1,0 +1,296 @@
+"""`check` is green for what is right, and red, with figures, for what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from conftest import SLSTM, LayerNormGRU, Softmax, Stated, WeightSharing, shipped_cell
+
+from cellgen import Bias, Cell, H, I, Input, State, Weight, check, log, ops, pipeline, sqrt, tanh
+from cellgen.cell import definition_of
+from cellgen.cells import GRU, SHIPPED, Elman, ElmanRelu, LSTMBlockCell
+from cellgen.check import C_BARS, FLOAT64_BAR, Report, Row, judged
+from cellgen.errors import ArgumentError, BuildError
+from cellgen.ops import POINTWISE
+from cellgen.pipeline import programs_of
+from cellgen.reference import interpret, shape_sizes
+from cellgen.truths import TRUTHS, truth_of
+
+STEP = 1e-100
+
+
+def row(report: Report, start: str) -> Row:
+    return next(r for r in report.rows if r.name.startswith(start))
+
+
+# --- green ---------------------------------------------------------------------------------------
+
+
+@shipped_cell
+def test_every_shipped_cell_is_proved_without_a_gap(cell: type[Cell]) -> None:
+    report = check.check(cell, seed=1)
+    assert report.ok, f"\n{report}"
+    assert {r.verdict for r in report.rows} == {"ok"}
+    for program in programs_of(cell).functions:
+        if program.function != "forward":
+            proved = row(report, f"{program.function} by complex step")
+            assert all(str(result.name) in proved.note for result in program.results)
+        for dtype in C_BARS:
+            assert row(report, f"C {dtype} {program.function}").ok
+
+
+@pytest.mark.parametrize("cell", [LayerNormGRU, SLSTM, Softmax, Stated, WeightSharing])
+def test_cells_of_ones_own_are_proved_but_for_what_is_not_there(cell: type[Cell]) -> None:
+    report = check.check(cell)
+    assert report.ok, f"\n{report}"
+    skipped = [r.name for r in report.rows if r.verdict == "skipped"]
+    assert skipped == ["hand-written forward, float64", "goldens of the real peers"]
+
+
+def test_shapes_hold_none_one_and_seventeen() -> None:
+    note = row(check.check(Elman), "C float32 forward").note
+    for dimension in "BIH":
+        sizes = note.split(f"{dimension} ")[1].split(";")[0].split(",")
+        assert {"1", "17"} <= set(sizes)
+    assert "B 0," in note
+
+
+def test_equal_seeds_give_equal_figures() -> None:
+    assert check.check(Elman, seed=3) == check.check(Elman, seed=3)
+    assert check.check(Elman, seed=3).rows != check.check(Elman, seed=4).rows
+
+
+def test_progress_names_each_part_before_it_starts() -> None:
+    said: list[str] = []
+    check.check(Elman, progress=said.append)
+    assert said == [
+        "elman: build",
+        "elman: hand-written forward",
+        "elman: complex-step gradients",
+        "elman: compiled kernels",
+        "elman: goldens",
+    ]
+
+
+def test_a_report_is_text_and_json() -> None:
+    report = check.check(Elman)
+    assert str(report).startswith("elman: ok (seed 0)\n  ok ")
+    record = json.loads(json.dumps(report.as_dict(), allow_nan=False))
+    assert record["ok"] is True
+    assert set(record["rows"][0]) == {"name", "figure", "bar", "verdict", "note"}
+
+
+# --- red -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _forgetful() -> Iterator[None]:
+    """Forget derived programs, before and after: the operator table is about to change."""
+    pipeline.programs_of.cache_clear()
+    yield
+    pipeline.programs_of.cache_clear()
+
+
+def replace_derivative(
+    monkeypatch: pytest.MonkeyPatch, name: str, slope: Callable[..., object]
+) -> None:
+    row = POINTWISE[name].row
+    changed = ops.PointwiseRow(row.name, row.numpy, (slope,), row.c, row.stated, row.kinks)
+    monkeypatch.setattr(POINTWISE[name], "row", changed)
+
+
+@pytest.mark.usefixtures("_forgetful")
+def test_a_wrong_derivative_row_goes_red_with_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_derivative(monkeypatch, "tanh", lambda y, x: 1 - y)
+    report = check.check(Elman)
+    assert not report.ok
+    failed = row(report, "backward by complex step")
+    assert failed.verdict == "failed"
+    assert failed.figure > 0.01
+    assert "d_x " in failed.note
+    assert "d_h_prev " in failed.note
+    assert row(report, "weight_gradients by complex step").verdict == "failed"
+    assert row(report, "hand-written forward").ok  # the forward is right
+    assert row(report, "C float64 backward").ok  # and C does what the wrong equations say
+    assert not row(report, "float64 torch.nn.RNNCell bwd").ok  # as PyTorch knows
+    assert "FAILED" in str(report)
+
+
+@pytest.mark.usefixtures("_forgetful")
+def test_a_small_slip_in_a_derivative_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_derivative(monkeypatch, "tanh", lambda y, x: (1 - y**2) * (1 + ops.sympify(1e-9)))
+    failed = row(check.check(Elman), "backward by complex step")
+    assert 1e-10 < failed.figure < 1e-8
+    assert failed.verdict == "failed"
+
+
+@pytest.mark.usefixtures("_forgetful")
+def test_a_wrong_c_spelling_goes_red_in_the_c_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = POINTWISE["relu"].row
+    changed = ops.PointwiseRow(
+        old.name, old.numpy, old.derivatives, "cg_abs({0})", kinks=True, transcendental=False
+    )
+    monkeypatch.setattr(POINTWISE["relu"], "row", changed)
+    report = check.check(ElmanRelu)
+    assert {r.name for r in report.failures} == {
+        "C float32 forward",
+        "C float64 forward",
+        "float32 torch.nn.RNNCell fwd",
+        "float64 torch.nn.RNNCell fwd",
+    }
+
+
+class WrongReference(Cell, name="wrong_reference"):
+    x, h_prev = Input(I), State(H)
+    w, u, b = Weight(I, H), Weight(H, H), Bias(H)
+    h = tanh(x @ w + h_prev @ u + b)
+
+    def reference(x, h_prev, w, u, b):  # noqa: N805 - no method: arguments are the cell's values
+        return np.tanh(x @ w + h_prev @ u - b)
+
+
+def test_an_own_reference_that_disagrees_goes_red() -> None:
+    failed = row(check.check(WrongReference), "hand-written forward")
+    assert failed.verdict == "failed"
+    assert failed.figure > 0.1
+
+
+class OwnReference(WrongReference, name="own_reference"):
+    def reference(x, h_prev, w, u, b):  # noqa: N805
+        return {"h": np.tanh(x @ w + h_prev @ u + b)}
+
+
+class Inherits(OwnReference, name="inherits"):
+    h = OwnReference.h_prev * tanh(OwnReference.x @ OwnReference.w + OwnReference.b)
+
+
+def test_an_own_reference_is_used_and_not_inherited() -> None:
+    assert row(check.check(OwnReference), "hand-written forward").verdict == "ok"
+    assert truth_of(Inherits) is None
+
+
+class Lacking(Cell, name="lacking"):
+    x, h_prev, c_prev, w = Input(I), State(H), State(H), Weight(I, H)
+    c = tanh(x @ w) * c_prev
+    h = c + h_prev
+
+    def reference(**arguments):
+        return {"h": arguments["h_prev"]}
+
+
+def test_a_reference_that_lacks_an_output_is_told_so() -> None:
+    with pytest.raises(ArgumentError, match=r"reference\(...\) does not return c"):
+        check.check(Lacking)
+
+
+@pytest.mark.parametrize("name", ["elman", "lstm_block_cell"])
+def test_without_a_compiler_the_mathematics_is_proved_and_the_c_rows_fail(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_compiler(cell: type[Cell]) -> None:
+        raise BuildError("no C compiler: none of cc, gcc, clang is on PATH")
+
+    monkeypatch.setattr(check, "compile_cell", no_compiler)
+    cell = next(c for c in SHIPPED if definition_of(c).name == name)
+    report = check.check(cell)
+    for r in report.rows:
+        needs_c = r.name.startswith(("C ", "goldens"))
+        assert r.verdict == ("failed" if needs_c else "ok"), r
+        assert ("no C compiler" in r.note) == needs_c
+    assert not report.ok
+
+
+def test_a_figure_that_is_not_a_number_fails() -> None:
+    assert judged("name", {"a": 1e-15, "b": float("nan")}, FLOAT64_BAR).verdict == "failed"
+    infinite = judged("name", {"a": float("inf"), "b": 0.0}, FLOAT64_BAR)
+    record = Report("cell", 0, (infinite,)).as_dict()
+    assert json.loads(json.dumps(record, allow_nan=False))["rows"][0]["figure"] == "inf"
+
+
+# --- where points are drawn ----------------------------------------------------------------------
+
+
+class NeedsPositive(Cell, name="needs_positive"):
+    x, h_prev, w = Input(I), State(H), Weight(I, H)
+    h = log(x @ w) + sqrt(h_prev)
+
+
+class NeverFinite(Cell, name="never_finite"):
+    x, h_prev, w = Input(I), State(H), Weight(I, H)
+    h = log(-(h_prev**2)) + x @ w
+
+
+def test_points_are_positive_where_the_functions_need_it() -> None:
+    report = check.check(NeedsPositive)
+    assert report.ok, f"\n{report}"
+
+
+def test_a_cell_without_a_finite_point_is_told_so() -> None:
+    with pytest.raises(ArgumentError, match="none of 40 drawn points gives finite values"):
+        check.check(NeverFinite)
+
+
+def test_points_keep_away_from_kinks_and_the_report_says_so() -> None:
+    report = check.check(ElmanRelu)
+    assert "away from kinks" in row(report, "backward by complex step").note
+    assert "kinks" not in row(check.check(GRU), "backward by complex step").note
+
+
+# --- the hand-written forwards -------------------------------------------------------------------
+
+
+def test_every_shipped_cell_has_a_hand_written_forward() -> None:
+    assert set(TRUTHS) == {definition_of(cell).name for cell in SHIPPED}
+    assert all(truth_of(cell) is not None for cell in SHIPPED)
+
+
+@shipped_cell
+def test_derived_gradients_are_those_of_the_hand_written_forward(cell: type[Cell]) -> None:
+    """A third account: complex steps of the hand-written forward, along one random direction."""
+    programs, rng = programs_of(cell), np.random.default_rng(5)
+    sizes = {"B": 3, "I": 2, "H": 4}
+    definition = programs.definition
+    arguments = {
+        str(v.name): np.asarray(rng.normal(size=shape_sizes(v, sizes)))
+        for v in definition.declared
+    }
+    for name, factor in {"forget_bias": 1.0, "cell_clip": 0.5}.items():
+        if name in arguments:
+            arguments[name] = np.asarray(factor)
+    along = {
+        str(v.name): rng.normal(size=arguments[str(v.name)].shape)
+        for v in definition.declared
+        if f"d_{v.name}" in {str(r.name) for p in programs.functions for r in p.results}
+    }
+    moved = {k: a + 1j * STEP * along[k] if k in along else a for k, a in arguments.items()}
+    outputs = TRUTHS[definition.name](moved)
+    upstream = {f"d_{k}": rng.normal(size=a.shape) for k, a in outputs.items()}
+    expected = sum((upstream[f"d_{k}"] * a.imag).sum() for k, a in outputs.items()) / STEP
+
+    known = {**arguments, **upstream}
+    for program in programs.functions:
+        known |= interpret(program, known, sizes)
+    found = sum((known[f"d_{k}"] * a).sum() for k, a in along.items())
+    # A sum of some hundred products of order 1, in float64.
+    assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def test_a_stated_derivative_is_not_that_of_the_forward() -> None:
+    """Where the clip bites, straight-through and exact differ: the statement is what is proved."""
+    sizes, rng = {"B": 2, "I": 2, "H": 3}, np.random.default_rng(0)
+    programs = programs_of(LSTMBlockCell)
+    arguments = {
+        str(v.name): np.asarray(rng.normal(size=shape_sizes(v, sizes)))
+        for v in programs.definition.declared
+    }
+    arguments |= {"forget_bias": np.asarray(1.0), "cell_clip": np.asarray(0.01)}
+    known = {**arguments, **interpret(programs["forward"], arguments, sizes)}
+    assert np.abs(known["cs"]).max() == 0.01
+    d_cs = rng.normal(size=(2, 3))
+    found = interpret(programs["backward"], {**known, "d_cs": d_cs}, sizes)["d_cs_prev"]
+    direct = d_cs * known["f"]
+    assert np.abs(found).min() > 0
+    assert np.sign(found) == pytest.approx(np.sign(direct))

@@ -1,0 +1,127 @@
+"""What the README and the documents say is so: examples run, outputs are real, commands exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from cellgen.catalogue import catalogue
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FIGURE = re.compile(r"\d\.\de[-+]\d\d|\d+(?:\.\d+)? (?:s|KiB|MiB)\b")
+TABLE = "| cell | what it is | states | source |\n|---|---|---|---|\n"
+
+
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+@cache
+def output_of(command: str) -> str:
+    """Run a command of the README with this Python, from the root of the repository."""
+    words = shlex.split(command)
+    python = ["-m", "cellgen"] if words[0] == "cellgen" else []
+    done = subprocess.run(
+        [sys.executable, *python, *words[1:]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def simplified(line: str) -> str:
+    """A line without what depends on the machine: figures, and the width of columns."""
+    return " ".join(FIGURE.sub("#", line).split())
+
+
+@pytest.mark.parametrize("number", range(len(blocks("python"))))
+def test_python_example_runs(number, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    code = compile(blocks("python")[number], f"README.md, Python example {number + 1}", "exec")
+    exec(code, {"__name__": f"readme_{number + 1}"})
+
+
+def _console_cases() -> list[tuple[str, str]]:
+    cases = []
+    for block in blocks("console"):
+        command, _, shown = block.partition("\n")
+        cases.append((command.removeprefix("$ "), shown))
+    return cases
+
+
+@pytest.mark.parametrize(("command", "shown"), _console_cases(), ids=lambda text: text[:20])
+def test_shown_output_is_what_the_command_prints(command, shown):
+    printed = [simplified(line) for line in output_of(command).splitlines()]
+    for line in filter(str.strip, shown.splitlines()):
+        assert any(found.startswith(simplified(line)) for found in printed), line
+
+
+def test_shown_c_is_what_is_generated():
+    from cellgen.find import find_one
+    from cellgen.pipeline import generate
+
+    body = generate(find_one(str(ROOT / "examples/own_cell.py"))).body
+    for block in blocks("c"):
+        assert block in body
+
+
+def test_own_cell_of_the_readme_is_the_example():
+    example = (ROOT / "examples/own_cell.py").read_text(encoding="utf-8")
+    body = re.search(r"class MGU\(Cell\):.*?f \* c\n", README, re.DOTALL)
+    assert body
+    for line in body[0].splitlines():
+        assert line in example or '"""' in line
+
+
+def test_commands_named_in_the_readme_exist():
+    known = set(re.findall(r"│ (\w+) ", output_of("cellgen --help"))) or {"list"}
+    text = "\n".join([*blocks("sh"), *re.findall(r"`(cellgen [^`]*)`", README)])
+    for command in re.findall(r"(?:^|[\s/])cellgen (\w+)", text):
+        assert command in {*known, "list", "show", "build", "check", "doctor", "cache"}, command
+    for path in re.findall(r"python (\S+\.py)", README):
+        assert (ROOT / path).is_file(), path
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_table_of_cells_is_the_catalogue():
+    rows = "".join(
+        f"| `{e.name}` | {e.text} | {', '.join(f'`{s}`' for s in e.states)} | {e.source} |\n"
+        for e in catalogue()
+    )
+    assert TABLE + rows in README
+
+
+def test_every_code_of_the_language_is_documented():
+    document = (ROOT / "docs/language.md").read_text(encoding="utf-8")
+    used: set[str] = set()
+    for path in (ROOT / "cellgen").glob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        used |= set(re.findall(r'"(declaration\.[a-z]+)"', source))
+    documented = set(re.findall(r"`(declaration\.[a-z]+)`", document))
+    assert used == documented
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_examples_of_the_language_are_cells(number):
+    found = blocks("python", (ROOT / "docs/language.md").read_text(encoding="utf-8"))
+    assert len(found) == 4
+    exec(compile(found[number], f"docs/language.md, example {number + 1}", "exec"), {})
+
+
+def test_nothing_published_names_a_machine():
+    published = [ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "CHANGELOG.md"]
+    for path in [*published, ROOT / "CONTRIBUTING.md", ROOT / ".ci/run"]:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"/home/|/root/|/work/|localhost|/opt/", text), path
