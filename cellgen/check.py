@@ -208,8 +208,9 @@ def _point(
     watched = _with_kinks(subject.plain)
     best: _Point | None = None
     for attempt in range(TRIES):
-        scale = factor if attempt < TRIES // 4 else 1.0
-        arguments = _draw(subject.definition, sizes, rng, scale, attempt >= TRIES // 2)
+        scale = factor if best or attempt < TRIES // 4 else 1.0
+        positive = best is None and attempt >= TRIES // 2
+        arguments = _draw(subject.definition, sizes, rng, scale, positive)
         values = interpret(watched, arguments, sizes, keep=True)
         if not all(np.isfinite(array).all() for array in values.values()):
             continue
@@ -258,7 +259,8 @@ def _with_kinks(program: Program) -> Program:
     """Add, as results, the distances of the program's kinked functions from their kinks.
 
     They are read off the derivatives: where a derivative compares ``a`` with ``b``, there is a kink
-    at ``a - b = 0``; where it takes a sign of ``a``, at ``a = 0``.
+    at ``a - b = 0``; where it takes a sign of ``a``, at ``a = 0``. Comparisons of a function's own
+    result say nothing: relu's is exactly 0 far from its kink.
     """
     distances: dict[Expr, None] = {}
     for statement in program.statements:
@@ -291,7 +293,7 @@ def _distances(node: Pointwise) -> Iterable[Expr]:
                 found[inner.args[0] - inner.args[1]] = None
             elif inner.row.name in ("sign", "abs", "relu"):
                 found[inner.args[0]] = None
-    return [distance for distance in found if distance.atoms(Value)]
+    return [d for d in found if d.atoms(Value) and not d.has(node)]
 
 
 # --- programs with bumps -------------------------------------------------------------------------

@@ -68,11 +68,16 @@ def arrange(boxes: Sequence[Box], edges: Sequence[Edge]) -> Arrangement:
     by_key = {box.key: box for box in boxes}
     routes = {}
     for edge, chain in chains.items():
-        points = [_port(by_key[edge[0]], centres, 1)]
-        for lane in chain[1:-1]:
-            half, y = widths[layer[lane]] / 2, ys[lane] - top
-            points += [(xs[layer[lane]] - half, y), (xs[layer[lane]] + half, y)]
-        routes[edge] = (*points, _port(by_key[edge[1]], centres, -1))
+        start, end = (
+            _port(by_key[key], centres, side) for key, side in zip(edge, (1, -1), strict=True)
+        )
+        heights = [start[1], *(ys[lane] - top for lane in chain[1:-1]), end[1]]
+        points = [start]
+        for place, (lane, y) in enumerate(zip(chain, heights, strict=True)):
+            middle, half = xs[layer[lane]], widths[layer[lane]] / 2
+            points += [(middle - half, y)] if place else []
+            points += [(middle + half, y)] if place < len(chain) - 1 else []
+        routes[edge] = tuple(dict.fromkeys((*points, end)))
     return Arrangement(centres, routes, xs[-1] + widths[-1] / 2, bottom - top)
 
 

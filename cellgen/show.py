@@ -178,7 +178,7 @@ class _InlinedText(Notation):
 
     def _print(self, expression: Expr) -> Text:
         written = self._hidden.get(expression) if isinstance(expression, Value) else None
-        return super()._print(expression if written is None else written)
+        return super()._print(expression) if written is None else self._print(written)
 
 
 class _InlinedLatex(_InlinedText, Latex):

@@ -19,6 +19,7 @@ import cellgen
 from cellgen import cache, check, cli, tree
 from cellgen.cells import SHIPPED
 from cellgen.check import Report, Row
+from cellgen.ops import POINTWISE
 
 SHIPPED_NAMES = [cell.definition.name for cell in SHIPPED]
 ROOT = Path(cellgen.__file__).parent.parent
@@ -132,6 +133,20 @@ def test_show_writes_equations_as_a_paper_would(run):
     assert "r_bar_u_bar = concat(x, h_prev) @ w_ru + b_ru" in shown
     assert "d_x = d_c_bar @ w_c[:I].T + d_r_bar_u_bar @ w_ru[:I].T" in shown
     assert "d_c_bar = d_c_total * (1 - c**2)" in shown
+
+
+@pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
+def test_every_name_that_show_reads_is_an_argument_or_stated_above(cell):
+    from cellgen.pipeline import programs_of
+    from cellgen.show import sections
+
+    functions = {"concat", "sum", "axis", *POINTWISE, *(str(d) for d in cell.definition.dims)}
+    for section in sections(programs_of(cell)):
+        known = functions | {str(value) for value in section.arguments} | {"T"}
+        for line in section.lines:
+            assert set(re.findall(r"[A-Za-z_]\w*", line.text)) <= known, line
+            known.add(str(line.target))
+        assert {str(value) for value in section.results} <= known
 
 
 def test_show_takes_a_class_name_and_other_forms(run):

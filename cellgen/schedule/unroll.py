@@ -72,23 +72,23 @@ def unroll(definition: Definition) -> SequencePrograms:
     inputs = [v for v in definition.with_role(Role.INPUT) if v in read]
     parameters = [v for v in definition.parameters if v in read]
     full, adjoints = adjoint(forward, results, (*inputs, *definition.states, *parameters))
-    upstream = {v: a for v, a in zip(results, full.optional, strict=True)}
+    upstream = dict(zip(results, full.optional, strict=True))
     passed = [adjoints[state] for state in definition.states]
     waiting = [adjoints[value] for value in (*inputs, *parameters)]
     adjoint_reads = _read_by_adjoint(forward, full)
     full, links, totals = _carry(definition, full, adjoints, upstream)
 
     in_memory = _in_memory(definition, forward)
-    saved = saved_values(forward, _read_by_adjoint(forward, full), in_memory)
+    saved = saved_values(forward, adjoint_reads, in_memory)
     given = (*in_memory, *saved, *definition.states)
+    full = _copy_shared(full, waiting, full.restrict("reverse", passed, given))
     reverse = full.restrict("reverse", passed, given)
     formed = [s.target for s in reverse.statements if s.target.role is Role.ADJOINT]
+    formed += [total for total in totals if total not in formed]
     deferred = full.restrict("deferred", waiting, (*given, *formed))
     deferred = _read_through_joins(deferred, reverse)
     kept = tuple(v for v in formed if v in deferred.arguments)
     reverse = full.restrict("reverse", tuple(dict.fromkeys((*passed, *kept))), given)
-    upstream = dict(zip(results, full.optional, strict=True))
-    reverse, links = _carry(definition, reverse, adjoints, upstream)
     saved_next = tuple(dict.fromkeys(_over_time(definition, value) for value in saved))
     stored = tuple(v for v in saved_next if v not in definition.outputs)
     full_forward = replace(forward, results=tuple(dict.fromkeys((*results, *stored))))
@@ -172,15 +172,12 @@ def _carry(
         else:
             sums.append(Statement(total, carry))
             arguments[position] = carry
-    own = len(full.statements)
-    while own and full.statements[own - 1].target.role is Role.ADJOINT:
-        own -= 1
-    statements = [Statement(s.target, s.expression.xreplace(swap)) for s in full.statements[own:]]
+    statements = [Statement(s.target, s.expression.xreplace(swap)) for s in full.statements]
     program = Program(
         full.cell,
         full.function,
         tuple(arguments),
-        (*full.statements[:own], *sums, *statements),
+        (*sums, *statements),
         full.results,
         tuple(v for v in full.optional if v in arguments),
     )

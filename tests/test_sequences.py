@@ -1,0 +1,342 @@
+"""Functions over time: against the interpreted step, complex-step gradients, themselves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+
+import numpy as np
+import pytest
+
+import cellgen
+from cellgen.abi import axis_length
+from cellgen.cells import GRU, LSTM, SHIPPED, Elman, GRUBlockCell, GRUResetBefore
+from cellgen.derive import forward as forward_program
+from cellgen.errors import ArgumentError
+from cellgen.pipeline import sequence_of
+from cellgen.reference import interpret
+from cellgen.schedule.groups import Group
+from cellgen.schedule.plan import Kind, Loop, Product
+from cellgen.schedule.sequence import Storage
+
+# float64: rounding of sums of up to 10^3 terms over up to 30 steps. float32: the same at 6e-8,
+# times the growth of a difference over the steps of these random cells (observed: below 2e-5).
+TOLERANCE = {np.float64: 1e-11, np.float32: 2e-4}
+SHAPES = ((3, 4, 5, 7), (1, 1, 1, 1), (4, 2, 3, 17), (6, 33, 20, 40), (30, 3, 9, 16), (1, 5, 4, 33))
+EMPTY = ((0, 2, 3, 4), (2, 0, 3, 4), (3, 2, 0, 4))
+STEP = 1e-100
+
+cells = pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
+
+
+@cache
+def kernel_of(cell):
+    return cellgen.load(cell.definition.name)
+
+
+def sizes_of(shape):
+    return dict(zip("TBIH", shape, strict=True))
+
+
+def draw(function, shape, dtype, seed=0, *, optional=False):
+    """Random arrays for the arguments of a function over time."""
+    rng = np.random.default_rng(seed)
+    return {
+        a.name: (
+            rng.standard_normal([axis_length(axis, sizes_of(shape)) for axis in a.shape]) * 0.5
+        ).astype(dtype)
+        for a in function.arguments
+        if not a.is_scalar and a.optional == optional and (a.used or optional) and not a.saved
+    }
+
+
+def inputs(kernel, shape, dtype):
+    return draw(kernel.sequence_forward.function, shape, dtype)
+
+
+def upstream(kernel, shape, dtype):
+    return draw(kernel.sequence_backward.function, shape, dtype, seed=1, optional=True)
+
+
+def outputs_of(cell, result):
+    return {str(v.name): getattr(result, str(v.name)) for v in cell.definition.outputs}
+
+
+def run_step_by_step(cell, arguments, shape):
+    """Interpret the declared equations for T steps; complex arguments pass through."""
+    definition = cell.definition
+    following = {str(s.name): str(definition.next_state(s).name) for s in definition.states}
+    step = forward_program(
+        definition.with_outputs(
+            tuple(
+                dict.fromkeys((*definition.outputs, *map(definition.next_state, definition.states)))
+            )
+        )
+    )
+    over_time = {str(v.name) for v in definition.declared if v.role.value == "input"}
+    state = {name: arguments[name] for name in following}
+    collected = {str(v.name): [] for v in definition.outputs}
+    for t in range(shape[0]):
+        now = {n: a[t] if n in over_time else a for n, a in arguments.items()}
+        values = interpret(step, {**definition.defaults, **now, **state}, sizes_of(shape))
+        for name in collected:
+            collected[name].append(values[name])
+        state = {name: values[new] for name, new in following.items()}
+    outputs = {n: np.array(v) for n, v in collected.items()}
+    return outputs, {f"{new}_last": state[name] for name, new in following.items()}
+
+
+def assert_close(name, found, expected, dtype):
+    scale = np.max(np.abs(expected), initial=0)
+    error = np.max(np.abs(found - expected), initial=0)
+    assert error <= TOLERANCE[dtype] * scale, (name, error, scale)
+
+
+@cells
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_forward_agrees_with_the_equations_step_by_step(cell, dtype, shape):
+    kernel = kernel_of(cell)
+    arguments = inputs(kernel, shape, dtype)
+    result = kernel.sequence_forward(**arguments, threads=2)
+    outputs, last = run_step_by_step(
+        cell, {n: a.astype(np.float64) for n, a in arguments.items()}, shape
+    )
+    for name, expected in {**outputs, **last}.items():
+        assert_close(name, getattr(result, name), expected, dtype)
+
+
+@cells
+@pytest.mark.parametrize("shape", SHAPES[:4], ids=str)
+def test_every_gradient_agrees_with_the_complex_step(cell, shape):
+    kernel, rng = kernel_of(cell), np.random.default_rng(2)
+    arguments, given = inputs(kernel, shape, np.float64), upstream(kernel, shape, np.float64)
+    result = kernel.sequence_forward(**arguments, save=True, threads=2)
+    gradients = kernel.sequence_backward(
+        **arguments, **outputs_of(cell, result), **given, saved=result.saved, threads=2
+    )
+    assert set(gradients._fields) == {f"d_{name}" for name in arguments}
+    for name, array in arguments.items():
+        direction = rng.standard_normal(array.shape)
+        moved = {**arguments, name: array + 1j * STEP * direction}
+        outputs, last = run_step_by_step(cell, moved, shape)
+        loss = sum(np.sum(a * given[f"d_{n}"]) for n, a in {**outputs, **last}.items())
+        expected = np.imag(loss) / STEP
+        terms = getattr(gradients, f"d_{name}") * direction
+        assert abs(np.sum(terms) - expected) <= 1e-12 * np.sum(np.abs(terms)), name
+
+
+@cells
+def test_float32_gradients_agree_with_float64(cell):
+    kernel, shape = kernel_of(cell), (7, 9, 6, 18)
+    found = {}
+    for dtype in (np.float32, np.float64):
+        arguments = {n: a.astype(dtype) for n, a in inputs(kernel, shape, np.float32).items()}
+        given = {n: a.astype(dtype) for n, a in upstream(kernel, shape, np.float32).items()}
+        result = kernel.sequence_forward(**arguments, save=True)
+        found[dtype] = kernel.sequence_backward(
+            **arguments, **outputs_of(cell, result), **given, saved=result.saved
+        )
+    for name in found[np.float32]._fields:
+        single, double = (getattr(found[dtype], name) for dtype in (np.float32, np.float64))
+        assert_close(name, single, double, np.float32)
+
+
+@cells
+@pytest.mark.parametrize(
+    "shape", [(5, 7, 6, 33), (4, 1, 5, 64), (1, 4, 8, 40), (3, 2, 3, 5)], ids=str
+)
+def test_results_are_bitwise_equal_for_any_number_of_threads(cell, shape):
+    """One thread, rows shared, units shared, more threads than rows or units."""
+    kernel = kernel_of(cell)
+    arguments, given = inputs(kernel, shape, np.float32), upstream(kernel, shape, np.float32)
+    runs = []
+    for threads in (1, 2, 3, 5):
+        result = kernel.sequence_forward(**arguments, save=True, threads=threads)
+        gradients = kernel.sequence_backward(
+            **arguments,
+            **outputs_of(cell, result),
+            **given,
+            saved=result.saved,
+            threads=threads,
+        )
+        runs.append([a.tobytes() for a in (*result[:-1], *result.saved, *gradients)])
+    assert all(run == runs[0] for run in runs)
+
+
+@cells
+@pytest.mark.parametrize("shape", EMPTY, ids=str)
+def test_empty_sequences_batches_and_inputs_are_legal(cell, shape):
+    kernel = kernel_of(cell)
+    arguments, given = inputs(kernel, shape, np.float32), upstream(kernel, shape, np.float32)
+    result = kernel.sequence_forward(**arguments, save=True)
+    gradients = kernel.sequence_backward(
+        **arguments, **outputs_of(cell, result), **given, saved=result.saved
+    )
+    if shape[0] == 0:
+        for state in cell.definition.states:
+            name = str(cell.definition.next_state(state).name)
+            assert np.array_equal(getattr(result, f"{name}_last"), arguments[str(state.name)])
+            passed = getattr(gradients, f"d_{state.name}")
+            assert np.array_equal(passed, given[f"d_{name}_last"])
+    for parameter in cell.definition.parameters:
+        if shape[0] == 0 or shape[1] == 0:
+            assert not np.any(getattr(gradients, f"d_{parameter.name}"))
+
+
+@pytest.mark.parametrize("cell", [GRU, LSTM, GRUBlockCell], ids=lambda c: c.definition.name)
+def test_upstream_gradients_left_out_count_as_zero(cell):
+    kernel, shape = kernel_of(cell), (4, 3, 5, 6)
+    arguments, given = inputs(kernel, shape, np.float64), upstream(kernel, shape, np.float64)
+    result = kernel.sequence_forward(**arguments, save=True)
+    call = {**arguments, **outputs_of(cell, result), "saved": result.saved}
+    for name in given:
+        zeros = {n: a if n == name else np.zeros_like(a) for n, a in given.items()}
+        full = kernel.sequence_backward(**call, **zeros)
+        alone = kernel.sequence_backward(**call, **{name: given[name]})
+        for a, b in zip(full, alone, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_saving_changes_no_output_and_is_refused_when_missing():
+    kernel, shape = kernel_of(LSTM), (4, 3, 5, 6)
+    arguments = inputs(kernel, shape, np.float32)
+    plain, saving = (kernel.sequence_forward(**arguments, save=save) for save in (False, True))
+    assert plain.saved is None
+    assert saving.saved._fields == ("i", "f", "g", "o")
+    for name in ("h", "c", "h_last", "c_last"):
+        assert np.array_equal(getattr(plain, name), getattr(saving, name))
+    with pytest.raises(ArgumentError, match=r"lstm.sequence_backward: saved is missing.*save=True"):
+        kernel.sequence_backward(**arguments, h=plain.h, c=plain.c)
+    with pytest.raises(ArgumentError, match=r"saved is .*expected the arrays i, f, g, o"):
+        kernel.sequence_backward(**arguments, h=plain.h, c=plain.c, saved=(1, 2))
+
+
+def test_nan_and_infinity_stay_in_their_row_and_after_their_step():
+    kernel, shape = kernel_of(GRU), (6, 4, 5, 20)
+    arguments = inputs(kernel, shape, np.float32)
+    clean = kernel.sequence_forward(**arguments)
+    arguments["x"][2, 1, 3] = np.nan
+    dirty = kernel.sequence_forward(**arguments)
+    assert np.isnan(dirty.h[2:, 1]).all()
+    assert np.array_equal(dirty.h[:2], clean.h[:2])
+    assert np.array_equal(dirty.h[:, [0, 2, 3]], clean.h[:, [0, 2, 3]])
+    arguments["x"][2, 1, 3] = np.inf
+    assert not np.isnan(kernel.sequence_forward(**arguments).h[:2]).any()
+
+
+def test_a_row_does_not_depend_on_the_other_rows():
+    kernel = kernel_of(LSTM)
+    arguments = inputs(kernel, (5, 8, 6, 24), np.float32)
+    whole = kernel.sequence_forward(**arguments).h
+    alone = {
+        n: np.ascontiguousarray(a[:, 2:3] if n == "x" else a[2:3])
+        if n in ("x", "h_prev", "c_prev")
+        else a
+        for n, a in arguments.items()
+    }
+    assert np.array_equal(kernel.sequence_forward(**alone).h[:, 0], whole[:, 2])
+
+
+def test_wrong_arguments_are_named():
+    kernel = kernel_of(GRU)
+    arguments = inputs(kernel, (4, 3, 5, 6), np.float32)
+    with pytest.raises(ArgumentError, match="threads is 0, expected a number from 1"):
+        kernel.sequence_forward(**arguments, threads=0)
+    with pytest.raises(ArgumentError, match=r"x has 2 axes.*expected 3"):
+        kernel.sequence_forward(**{**arguments, "x": arguments["x"][0]})
+    elman = inputs(kernel_of(Elman), (4, 3, 5, 6), np.float32)  # saves nothing
+    with pytest.raises(ArgumentError, match=r"unknown argument 'd_q'"):
+        kernel_of(Elman).sequence_backward(**elman, d_q=arguments["x"])
+    with pytest.raises(ArgumentError, match=r"h_prev has shape \(3, 7\)"):
+        kernel.sequence_forward(**{**arguments, "h_prev": np.zeros((3, 7), np.float32)})
+    read_only = np.zeros((4, 3, 6), np.float32)
+    read_only.flags.writeable = False
+    with pytest.raises(ArgumentError, match="out h is read-only"):
+        kernel.sequence_forward(**arguments, out={"h": read_only})
+
+
+def test_the_environment_variable_for_threads_is_checked(monkeypatch):
+    arguments = inputs(kernel_of(GRU), (2, 3, 5, 6), np.float32)
+    monkeypatch.setenv("CELLGEN_NUM_THREADS", "many")
+    with pytest.raises(ArgumentError, match="CELLGEN_NUM_THREADS is 'many'"):
+        kernel_of(GRU).sequence_forward(**arguments)
+    monkeypatch.setenv("CELLGEN_NUM_THREADS", "2")
+    kernel_of(GRU).sequence_forward(**arguments)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_makes_a_team_of_its_own():
+    code = """
+import os, numpy as np, cellgen
+k = cellgen.load("elman")
+a = dict(x=np.ones((3, 8, 4), "f"), h_prev=np.zeros((8, 5), "f"), w=np.ones((4, 5), "f"),
+         u=np.ones((5, 5), "f"), b=np.ones(5, "f"))
+h = k.sequence_forward(**a, threads=2).h
+pid = os.fork()
+if pid == 0:
+    same = np.array_equal(k.sequence_forward(**a, threads=2).h, h)
+    os._exit(0 if same else 3)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+assert np.array_equal(k.sequence_forward(**a, threads=2).h, h)
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=60)
+
+
+# --- structure: counts, not seconds --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cell", "saved"),
+    [
+        (LSTM, ("i", "f", "g", "o")),  # and c, which is an output: five values per unit
+        (GRU, ("z", "r", "s", "n")),  # s is the recurrent product with its bias
+        (GRUResetBefore, ("z", "r", "n")),
+        (Elman, ()),
+        (GRUBlockCell, ()),  # its outputs are all that the gradients need
+    ],
+    ids=lambda item: item.definition.name if isinstance(item, type) else "",
+)
+def test_what_is_saved_is_the_minimum_cut(cell, saved):
+    assert tuple(str(v.name) for v in sequence_of(cell).programs.saved) == saved
+
+
+@pytest.mark.parametrize(
+    ("cell", "levels", "slots"),
+    [(LSTM, 1, [4]), (GRU, 1, [4]), (GRUResetBefore, 2, [2, 1]), (Elman, 1, [1])],
+    ids=lambda item: item.definition.name if isinstance(item, type) else "",
+)
+def test_products_of_a_step_are_one_group_per_level(cell, levels, slots):
+    """All gates of a unit share a tile; every loop of the forward step is an epilogue."""
+    stages = sequence_of(cell).forward.stages
+    assert len(stages) == levels
+    assert all(isinstance(stage, Group) and len(stage.loops) == 1 for stage in stages)
+    assert [len(stage.slots) for stage in stages] == slots
+
+
+@cells
+def test_weight_and_input_gradients_wait_until_the_end(cell):
+    schedule = sequence_of(cell)
+    assert not any(isinstance(stage, Product) for stage in schedule.reverse.stages)
+    results = {b.name for b in schedule.deferred.function.of_kind(Kind.RESULT)}
+    moving = [v for v in cell.definition.declared if v.role.value in ("input", "weight", "bias")]
+    assert results == {f"d_{v.name}" for v in moving}
+
+
+@cells
+def test_reverse_steps_read_no_input_and_form_no_product_again(cell):
+    part = sequence_of(cell).reverse
+    inputs = {v for v in cell.definition.declared if v.role.value == "input"}
+    assert not inputs & set(part.function.program.arguments)
+    operations = {s.op for s in part.function.program.statements}
+    assert not operations & {"matmul", "matmul_onto"}
+
+
+def test_only_kept_adjoints_take_memory_over_time():
+    part = sequence_of(LSTM).reverse
+    results = part.function.of_kind(Kind.RESULT)
+    kept = [b.name for b in results if part.storage[b] is Storage.TIME]
+    assert sorted(kept) == ["d_f_bar", "d_g_bar", "d_i_bar", "d_o_bar"]
+    assert all(isinstance(stage, Group | Loop) for stage in part.stages)
