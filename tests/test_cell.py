@@ -111,7 +111,9 @@ def test_cell_without_state() -> None:
 
 def test_shapes_that_do_not_agree_pointwise() -> None:
     with refused(
-        "shape", "A: shapes do not agree: (B, I) and (B, H) (I against H)", line="h = added + h_prev"
+        "shape",
+        "A: shapes do not agree: (B, I) and (B, H) (I against H)",
+        line="h = added + h_prev",
     ):
 
         class A(Cell):
@@ -120,7 +122,9 @@ def test_shapes_that_do_not_agree_pointwise() -> None:
 
 
 def test_shapes_that_do_not_agree_in_a_product() -> None:
-    with refused("shape", "A: ", "(B, I) @ (H, H) contracts I with H", line="h = tanh(matmul_x @ w"):
+    with refused(
+        "shape", "A: ", "(B, I) @ (H, H) contracts I with H", line="h = tanh(matmul_x @ w"
+    ):
 
         class A(Cell):
             matmul_x, h_prev, w = Input(I), State(H), Weight(H, H)
@@ -128,7 +132,9 @@ def test_shapes_that_do_not_agree_in_a_product() -> None:
 
 
 def test_products_take_a_weight_on_the_right() -> None:
-    with refused("shape", "must be a weight, it must not have the batch", line="h = turned @ h_prev"):
+    with refused(
+        "shape", "must be a weight, it must not have the batch", line="h = turned @ h_prev"
+    ):
 
         class A(Cell):
             turned, h_prev = Static(H), State(H)
@@ -143,7 +149,10 @@ def test_products_take_a_weight_on_the_right() -> None:
 
 def test_shapes_that_do_not_agree_in_a_concatenation() -> None:
     with refused(
-        "shape", "A: ", "concat of (B, I) and (I, H) differs off axis 1", line="h = concat(joined, w)"
+        "shape",
+        "A: ",
+        "concat of (B, I) and (I, H) differs off axis 1",
+        line="h = concat(joined, w)",
     ):
 
         class A(Cell):
@@ -274,7 +283,9 @@ def test_name_assigned_twice_in_a_loop() -> None:
 # --- cycles --------------------------------------------------------------------------------------
 
 
-def test_equations_in_terms_of_their_own_parent_are_cyclic_and_the_message_says_what_to_do() -> None:
+def test_equations_in_terms_of_their_own_parent_are_cyclic_and_the_message_says_what_to_do() -> (
+    None
+):
     with refused(
         "cycle",
         "A: the equations are cyclic: n -> n",
@@ -356,9 +367,7 @@ def test_part_of_a_split_without_a_name() -> None:
 
 
 def test_unused_declaration() -> None:
-    with refused(
-        "unused", "A: input spare is declared and never used", line="x, spare, h_prev = "
-    ):
+    with refused("unused", "A: input spare is declared and never used", line="x, spare, h_prev = "):
 
         class A(Cell):
             x, spare, h_prev = Input(H), Input(I), State(H)
@@ -421,7 +430,10 @@ def test_symbols_that_are_no_values() -> None:
 
 def test_equations_that_fold_to_a_constant() -> None:
     with refused(
-        "constant", "A: the equation of z folds to the constant 0", "keep(", line="z = h_prev - h_prev"
+        "constant",
+        "A: the equation of z folds to the constant 0",
+        "keep(",
+        line="z = h_prev - h_prev",
     ):
 
         class A(Cell):
@@ -531,7 +543,9 @@ def test_declarations_need_an_axis_and_scalars_a_number() -> None:
 
 
 def test_unknown_functions_and_options_name_the_known_ones() -> None:
-    with refused("operator", "A: gamma is not in the operator table", "tanh", line="sympy.gamma(h_"):
+    with refused(
+        "operator", "A: gamma is not in the operator table", "tanh", line="sympy.gamma(h_"
+    ):
 
         class A(Cell):
             h_prev = State(H)

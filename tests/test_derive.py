@@ -112,7 +112,9 @@ def _renamed(second: Program, first: Program, upstream: Arrays) -> Arrays:
     }
 
 
-@pytest.mark.parametrize("missing", [(), ("d_h",), ("d_r", "d_u", "d_c"), ("d_r", "d_u", "d_c", "d_h")])
+@pytest.mark.parametrize(
+    "missing", [(), ("d_h",), ("d_r", "d_u", "d_c"), ("d_r", "d_u", "d_c", "d_h")]
+)
 def test_upstream_gradients_left_out_count_as_zero(missing: tuple[str, ...]) -> None:
     programs = programs_of(GRUBlockCell)
     first, full = programs.mathematics
@@ -281,5 +283,3 @@ def test_interpreter_refuses_missing_and_misshapen_arguments() -> None:
         interpret(program, {n: a for n, a in given.items() if n != "w"}, SIZES)
     with pytest.raises(ValueError, match=r"x has shape \(2, 2\), expected \(B, I\) = \(3, 2\)"):
         interpret(program, {**given, "x": np.zeros((2, 2))}, SIZES)
-
-

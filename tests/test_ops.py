@@ -385,5 +385,3 @@ def test_reductions_over_units_keep_the_axis() -> None:
         units_sum(Value("k", (), Role.SCALAR))
     with pytest.raises(DeclarationError, match="split takes a value with at least one axis"):
         split(Value("k", (), Role.SCALAR), 2)
-
-

@@ -29,7 +29,10 @@ def program(*statements: Statement, results: tuple[Value, ...] = ()) -> Program:
 @pytest.mark.parametrize(
     ("broken", "fault"),
     [
-        (program(Statement(Z, tanh(Y)), PRODUCT), "y is used before it is defined in `z = tanh(y)`"),
+        (
+            program(Statement(Z, tanh(Y)), PRODUCT),
+            "y is used before it is defined in `z = tanh(y)`",
+        ),
         (program(Statement(Z, Z + 1)), "z is used before it is defined"),
         (program(PRODUCT, PRODUCT), "y is assigned twice in `y = x @ w`"),
         (program(Statement(value("x", B, H), X @ W)), "x is assigned twice"),

@@ -105,9 +105,15 @@ def after(
 
 
 def test_merge_equal_computes_equal_right_hand_sides_once() -> None:
-    assert after(merge_equal, (P, tanh(A)), (Q, tanh(A)), (Y, P + 2 * Q)) == ["p = tanh(a)", "y = 3 * p"]
+    assert after(merge_equal, (P, tanh(A)), (Q, tanh(A)), (Y, P + 2 * Q)) == [
+        "p = tanh(a)",
+        "y = 3 * p",
+    ]
     # A result keeps its own statement.
-    assert after(merge_equal, (Y, tanh(A)), (Z, tanh(A)), results=(Y, Z)) == ["y = tanh(a)", "z = tanh(a)"]
+    assert after(merge_equal, (Y, tanh(A)), (Z, tanh(A)), results=(Y, Z)) == [
+        "y = tanh(a)",
+        "z = tanh(a)",
+    ]
 
 
 def test_drop_copies_reads_the_original() -> None:
@@ -144,7 +150,10 @@ def test_distribute_concat_makes_one_product_per_operand() -> None:
 
 
 def test_inline_sums_puts_all_terms_of_a_sum_together() -> None:
-    assert after(inline_sums, (P, A + V), (Q, tanh(A)), (Y, P + Q)) == ["q = tanh(a)", "y = a + v + q"]
+    assert after(inline_sums, (P, A + V), (Q, tanh(A)), (Y, P + Q)) == [
+        "q = tanh(a)",
+        "y = a + v + q",
+    ]
     assert after(inline_sums, (P, A + V), (Y, tanh(P))) == ["p = a + v", "y = tanh(p)"]
     assert after(inline_sums, (P, A + V), (Q, 2 * P), (Y, P + Q))[0] == "p = a + v"
 
@@ -210,9 +219,9 @@ def test_accumulate_products_grows_sums_in_one_buffer() -> None:
         "y = v + p_a",
     ]
     # A product that something else reads is no term to grow on.
-    assert after(accumulate_products, (P, X @ W), (Q, A @ U), (Y, P + Q), (Z, P * 2), results=(Y, Z))[
-        2
-    ] == ("y = p + q")
+    assert after(
+        accumulate_products, (P, X @ W), (Q, A @ U), (Y, P + Q), (Z, P * 2), results=(Y, Z)
+    )[2] == ("y = p + q")
 
 
 def test_materialize_gives_everything_a_place_of_its_own() -> None:

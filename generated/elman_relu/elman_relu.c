@@ -211,7 +211,7 @@ static void CELLGEN_NAME(elman_relu_sequence_forward_forward_1)(
     /* x @ [w]; h_prev @ [u] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nI, m->args->w, nH, 0, first, units, vectors, 1, 0,
@@ -434,7 +434,7 @@ static void CELLGEN_NAME(elman_relu_sequence_backward_reverse_2)(
     /* d_h_bar @ [u.T] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nH, m->args->u, nH, 1, first, units, vectors, 1, 0,
@@ -540,7 +540,7 @@ static void CELLGEN_NAME(elman_relu_sequence_backward_deferred_4)(
     /* d_h_bar @ [w.T] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : width;
+        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nH, m->args->w, nH, 1, first, units, vectors, 1, 0,

@@ -446,7 +446,7 @@ static void CELLGEN_NAME(gru_sequence_forward_forward_1)(
     /* x @ [w_n, w_z, w_r]; h_prev @ [u_z, u_r, u_n] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nI, m->args->w_n, nH, 0, first, units, vectors, 3, 0,
@@ -714,9 +714,9 @@ static void CELLGEN_NAME(gru_sequence_backward_reverse_1)(
     const int64_t d_h_next_stride = step < nT - 1 || m->args->d_h_last ? nH : 0;
     const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
     const real *z_rows = m->args->z + step * nB * nH;
+    const real *r_rows = m->args->r + step * nB * nH;
     const real *s_rows = m->args->s + step * nB * nH;
     const real *n_rows = m->args->n + step * nB * nH;
-    const real *r_rows = m->args->r + step * nB * nH;
     real *d_h_in_rows = m->reverse_d_h_in;
     real *d_n_bar_rows = m->d_n_bar_time + step * nB * nH;
     real *d_s_rows = m->d_s_time + step * nB * nH;
@@ -738,9 +738,9 @@ static void CELLGEN_NAME(gru_sequence_backward_reverse_1)(
         const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
         const real *h_prev_row = h_prev_rows + row * nH + first;
         const real *z_row = z_rows + row * nH + first;
+        const real *r_row = r_rows + row * nH + first;
         const real *s_row = s_rows + row * nH + first;
         const real *n_row = n_rows + row * nH + first;
-        const real *r_row = r_rows + row * nH + first;
         real *d_h_in_row = d_h_in_rows + row * nH + first;
         real *d_n_bar_row = d_n_bar_rows + row * nH + first;
         real *d_s_row = d_s_rows + row * nH + first;
@@ -752,9 +752,9 @@ static void CELLGEN_NAME(gru_sequence_backward_reverse_1)(
             const real d_h_next = d_h_next_row[unit];
             const real h_prev = h_prev_row[unit];
             const real z = z_row[unit];
+            const real r = r_row[unit];
             const real s = s_row[unit];
             const real n = n_row[unit];
-            const real r = r_row[unit];
             const real d_h_in = d_h + d_h_next;
             d_h_in_row[unit] = d_h_in;
             const real d_n = d_h_in * (1 - z);
@@ -791,7 +791,7 @@ static void CELLGEN_NAME(gru_sequence_backward_reverse_2)(
     /* d_s @ [u_n.T]; d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nH, m->args->u_n, nH, 1, first, units, vectors, 1, 0,
@@ -1009,7 +1009,7 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_8)(
     /* d_n_bar @ [w_n.T]; d_r_bar @ [w_r.T]; d_z_bar @ [w_z.T] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : width;
+        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nH, m->args->w_n, nH, 1, first, units, vectors, 1, 0,

@@ -390,7 +390,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(
     /* x @ [w_ru[:I, :H], w_ru[:I, H:2*H]]; h_prev @ [w_ru[I:I + H, :H], w_ru[I:I + H, H:2*H]] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nI, m->args->w_ru, 2 * nH, 0, first, units, vectors, 2, 0,
@@ -486,7 +486,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(
     /* x @ [w_c[:I, :H]]; h_prev_r @ [w_c[I:I + H, :H]] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nI, m->args->w_c, nH, 0, first, units, vectors, 1, 0,
@@ -709,15 +709,15 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1)(
     const int64_t nI = m->nI;
     const int64_t nH = m->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_u_rows = m->args->d_u ? m->args->d_u + step * nB * nH : m->zeros;
+    const int64_t d_u_stride = m->args->d_u ? nH : 0;
+    const real *d_c_rows = m->args->d_c ? m->args->d_c + step * nB * nH : m->zeros;
+    const int64_t d_c_stride = m->args->d_c ? nH : 0;
     const real *d_h_rows = m->args->d_h ? m->args->d_h + step * nB * nH : m->zeros;
     const int64_t d_h_stride = m->args->d_h ? nH : 0;
     const real *d_h_next_rows = step < nT - 1 ? m->d_h_prev_pair + (step + 1) % 2 * nB * nH
         : m->args->d_h_last ? m->args->d_h_last : m->zeros;
     const int64_t d_h_next_stride = step < nT - 1 || m->args->d_h_last ? nH : 0;
-    const real *d_u_rows = m->args->d_u ? m->args->d_u + step * nB * nH : m->zeros;
-    const int64_t d_u_stride = m->args->d_u ? nH : 0;
-    const real *d_c_rows = m->args->d_c ? m->args->d_c + step * nB * nH : m->zeros;
-    const int64_t d_c_stride = m->args->d_c ? nH : 0;
     const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
     const real *u_rows = m->args->u + step * nB * nH;
     const real *c_rows = m->args->c + step * nB * nH;
@@ -733,10 +733,10 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1)(
      * d_u_total = d_u + d_h_in * (h_prev - c)
      * d_r_bar_u_bar_1 = d_u_total * (1 - u) * u */
     for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride + first;
-        const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
         const real *d_u_row = d_u_rows + row * d_u_stride + first;
         const real *d_c_row = d_c_rows + row * d_c_stride + first;
+        const real *d_h_row = d_h_rows + row * d_h_stride + first;
+        const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
         const real *h_prev_row = h_prev_rows + row * nH + first;
         const real *u_row = u_rows + row * nH + first;
         const real *c_row = c_rows + row * nH + first;
@@ -745,10 +745,10 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1)(
         real *d_r_bar_u_bar_1_row = d_r_bar_u_bar_rows + row * (2 * nH) + nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real d_h_next = d_h_next_row[unit];
             const real d_u = d_u_row[unit];
             const real d_c = d_c_row[unit];
+            const real d_h = d_h_row[unit];
+            const real d_h_next = d_h_next_row[unit];
             const real h_prev = h_prev_row[unit];
             const real u = u_row[unit];
             const real c = c_row[unit];
@@ -785,7 +785,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
     /* d_c_bar @ [w_c[I:I + H, :H].T] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nH, m->args->w_c + nI * nH, nH, 1, first, units, vectors, 1, 0,
@@ -849,7 +849,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(
     /* d_r_bar_u_bar @ [w_ru[I:I + H, :2*H].T] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(2 * nH, m->args->w_ru + nI * (2 * nH), 2 * nH, 1, first, units, vectors, 1, 0,
@@ -1039,7 +1039,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
     /* d_c_bar @ [w_c[:I, :H].T]; d_r_bar_u_bar @ [w_ru[:I, :2*H].T] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : width;
+        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nH, m->args->w_c, nH, 1, first, units, vectors, 1, 0,

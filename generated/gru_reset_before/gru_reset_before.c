@@ -525,7 +525,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1)(
     /* x @ [w_z, w_r]; h_prev @ [u_z, u_r] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nI, m->args->w_z, nH, 0, first, units, vectors, 2, 0,
@@ -625,7 +625,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2)(
     /* x @ [w_n]; h_prev_r @ [u_n] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nI, m->args->w_n, nH, 0, first, units, vectors, 1, 0,
@@ -928,7 +928,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2)(
     /* d_n_bar @ [u_n.T] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nH, m->args->u_n, nH, 1, first, units, vectors, 1, 0,
@@ -991,7 +991,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3)(
     /* d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nH, m->args->u_r, nH, 1, first, units, vectors, 1, 0,
@@ -1212,7 +1212,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_8)(
     /* d_n_bar @ [w_n.T]; d_r_bar @ [w_r.T]; d_z_bar @ [w_z.T] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : width;
+        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nH, m->args->w_n, nH, 1, first, units, vectors, 1, 0,

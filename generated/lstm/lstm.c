@@ -507,7 +507,7 @@ static void CELLGEN_NAME(lstm_sequence_forward_forward_1)(
     /* x @ [w_i, w_f, w_g, w_o]; h_prev @ [u_i, u_f, u_g, u_o] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nI, m->args->w_i, nH, 0, first, units, vectors, 4, 0,
@@ -803,11 +803,11 @@ static void CELLGEN_NAME(lstm_sequence_backward_reverse_1)(
         : m->args->d_c_last ? m->args->d_c_last : m->zeros;
     const int64_t d_c_next_stride = step < nT - 1 || m->args->d_c_last ? nH : 0;
     const real *c_prev_rows = step == 0 ? m->args->c_prev : m->args->c + (step - 1) * nB * nH;
-    const real *f_rows = m->args->f + step * nB * nH;
-    const real *c_rows = m->args->c + step * nB * nH;
     const real *i_rows = m->args->i + step * nB * nH;
+    const real *f_rows = m->args->f + step * nB * nH;
     const real *g_rows = m->args->g + step * nB * nH;
     const real *o_rows = m->args->o + step * nB * nH;
+    const real *c_rows = m->args->c + step * nB * nH;
     real *d_o_bar_rows = m->d_o_bar_time + step * nB * nH;
     real *d_g_bar_rows = m->d_g_bar_time + step * nB * nH;
     real *d_f_bar_rows = m->d_f_bar_time + step * nB * nH;
@@ -835,11 +835,11 @@ static void CELLGEN_NAME(lstm_sequence_backward_reverse_1)(
         const real *d_c_row = d_c_rows + row * d_c_stride + first;
         const real *d_c_next_row = d_c_next_rows + row * d_c_next_stride + first;
         const real *c_prev_row = c_prev_rows + row * nH + first;
-        const real *f_row = f_rows + row * nH + first;
-        const real *c_row = c_rows + row * nH + first;
         const real *i_row = i_rows + row * nH + first;
+        const real *f_row = f_rows + row * nH + first;
         const real *g_row = g_rows + row * nH + first;
         const real *o_row = o_rows + row * nH + first;
+        const real *c_row = c_rows + row * nH + first;
         real *d_o_bar_row = d_o_bar_rows + row * nH + first;
         real *d_g_bar_row = d_g_bar_rows + row * nH + first;
         real *d_f_bar_row = d_f_bar_rows + row * nH + first;
@@ -852,11 +852,11 @@ static void CELLGEN_NAME(lstm_sequence_backward_reverse_1)(
             const real d_c = d_c_row[unit];
             const real d_c_next = d_c_next_row[unit];
             const real c_prev = c_prev_row[unit];
-            const real f = f_row[unit];
-            const real c = c_row[unit];
             const real i = i_row[unit];
+            const real f = f_row[unit];
             const real g = g_row[unit];
             const real o = o_row[unit];
+            const real c = c_row[unit];
             const real d_h_in = d_h + d_h_next;
             const real d_c_in = d_c + d_c_next;
             const real tanh_c = cg_tanh(c);
@@ -896,7 +896,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_reverse_2)(
     /* d_o_bar @ [u_o.T]; d_g_bar @ [u_g.T]; d_f_bar @ [u_f.T]; d_i_bar @ [u_i.T] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nH, m->args->u_o, nH, 1, first, units, vectors, 1, 0,
@@ -1152,7 +1152,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_10)(
     /* d_o_bar @ [w_o.T]; d_g_bar @ [w_g.T]; d_f_bar @ [w_f.T]; d_i_bar @ [w_i.T] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : width;
+        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nH, m->args->w_o, nH, 1, first, units, vectors, 1, 0,

@@ -209,17 +209,17 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_backward)(int64_t nB, in
      * d_i_bar = d_i_total * (1 - i) * i
      * d_cs_prev = d_cs_raw * f */
     for (int64_t row = 0; row < nB; ++row) {
-        const real *d_cs_row = d_cs_rows + row * d_cs_stride;
         const real *d_i_row = d_i_rows + row * d_i_stride;
+        const real *d_cs_row = d_cs_rows + row * d_cs_stride;
         const real *d_f_row = d_f_rows + row * d_f_stride;
         const real *d_o_row = d_o_rows + row * d_o_stride;
         const real *d_ci_row = d_ci_rows + row * d_ci_stride;
         const real *d_co_row = d_co_rows + row * d_co_stride;
         const real *d_h_row = d_h_rows + row * d_h_stride;
         const real *cs_prev_row = args->cs_prev + row * nH;
-        const real *f_row = args->f + row * nH;
         const real *i_row = args->i + row * nH;
         const real *ci_row = args->ci + row * nH;
+        const real *f_row = args->f + row * nH;
         const real *co_row = args->co + row * nH;
         const real *o_row = args->o + row * nH;
         real *d_f_pre_row = args->d_icfo + row * (4 * nH) + 2 * nH;
@@ -229,17 +229,17 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_backward)(int64_t nB, in
         real *d_cs_prev_row = args->d_cs_prev + row * nH;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_cs = d_cs_row[unit];
             const real d_i = d_i_row[unit];
+            const real d_cs = d_cs_row[unit];
             const real d_f = d_f_row[unit];
             const real d_o = d_o_row[unit];
             const real d_ci = d_ci_row[unit];
             const real d_co = d_co_row[unit];
             const real d_h = d_h_row[unit];
             const real cs_prev = cs_prev_row[unit];
-            const real f = f_row[unit];
             const real i = i_row[unit];
             const real ci = ci_row[unit];
+            const real f = f_row[unit];
             const real co = co_row[unit];
             const real o = o_row[unit];
             const real cs_raw = cs_prev * f + i * ci;
@@ -365,7 +365,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_forward
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]]; h_prev @ [w[I:I + H, :H], w[I:I + H, H:2*H], w[I:I + H, 2*H:3*H], w[I:I + H, 3*H:4*H]] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nI, m->args->w, 4 * nH, 0, first, units, vectors, 4, 0,
@@ -630,11 +630,6 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
     const int64_t nI = m->nI;
     const int64_t nH = m->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_rows = m->args->d_h ? m->args->d_h + step * nB * nH : m->zeros;
-    const int64_t d_h_stride = m->args->d_h ? nH : 0;
-    const real *d_h_next_rows = step < nT - 1 ? m->d_h_prev_pair + (step + 1) % 2 * nB * nH
-        : m->args->d_h_last ? m->args->d_h_last : m->zeros;
-    const int64_t d_h_next_stride = step < nT - 1 || m->args->d_h_last ? nH : 0;
     const real *d_i_rows = m->args->d_i ? m->args->d_i + step * nB * nH : m->zeros;
     const int64_t d_i_stride = m->args->d_i ? nH : 0;
     const real *d_cs_rows = m->args->d_cs ? m->args->d_cs + step * nB * nH : m->zeros;
@@ -650,11 +645,16 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
     const int64_t d_ci_stride = m->args->d_ci ? nH : 0;
     const real *d_co_rows = m->args->d_co ? m->args->d_co + step * nB * nH : m->zeros;
     const int64_t d_co_stride = m->args->d_co ? nH : 0;
+    const real *d_h_rows = m->args->d_h ? m->args->d_h + step * nB * nH : m->zeros;
+    const int64_t d_h_stride = m->args->d_h ? nH : 0;
+    const real *d_h_next_rows = step < nT - 1 ? m->d_h_prev_pair + (step + 1) % 2 * nB * nH
+        : m->args->d_h_last ? m->args->d_h_last : m->zeros;
+    const int64_t d_h_next_stride = step < nT - 1 || m->args->d_h_last ? nH : 0;
     const real *cs_prev_rows = step == 0 ? m->args->cs_prev : m->args->cs + (step - 1) * nB * nH;
     const real cell_clip = m->args->cell_clip;
-    const real *f_rows = m->args->f + step * nB * nH;
     const real *i_rows = m->args->i + step * nB * nH;
     const real *ci_rows = m->args->ci + step * nB * nH;
+    const real *f_rows = m->args->f + step * nB * nH;
     const real *co_rows = m->args->co + step * nB * nH;
     const real *o_rows = m->args->o + step * nB * nH;
     real *d_icfo_rows = m->d_icfo_time + step * nB * (4 * nH);
@@ -678,8 +678,6 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
      * d_i_bar = d_i_total * (1 - i) * i
      * d_cs_prev = d_cs_raw * f */
     for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride + first;
-        const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
         const real *d_i_row = d_i_rows + row * d_i_stride + first;
         const real *d_cs_row = d_cs_rows + row * d_cs_stride + first;
         const real *d_cs_next_row = d_cs_next_rows + row * d_cs_next_stride + first;
@@ -687,10 +685,12 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
         const real *d_o_row = d_o_rows + row * d_o_stride + first;
         const real *d_ci_row = d_ci_rows + row * d_ci_stride + first;
         const real *d_co_row = d_co_rows + row * d_co_stride + first;
+        const real *d_h_row = d_h_rows + row * d_h_stride + first;
+        const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
         const real *cs_prev_row = cs_prev_rows + row * nH + first;
-        const real *f_row = f_rows + row * nH + first;
         const real *i_row = i_rows + row * nH + first;
         const real *ci_row = ci_rows + row * nH + first;
+        const real *f_row = f_rows + row * nH + first;
         const real *co_row = co_rows + row * nH + first;
         const real *o_row = o_rows + row * nH + first;
         real *d_f_pre_row = d_icfo_rows + row * (4 * nH) + 2 * nH + first;
@@ -700,8 +700,6 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
         real *d_cs_prev_row = d_cs_prev_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real d_h_next = d_h_next_row[unit];
             const real d_i = d_i_row[unit];
             const real d_cs = d_cs_row[unit];
             const real d_cs_next = d_cs_next_row[unit];
@@ -709,10 +707,12 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
             const real d_o = d_o_row[unit];
             const real d_ci = d_ci_row[unit];
             const real d_co = d_co_row[unit];
+            const real d_h = d_h_row[unit];
+            const real d_h_next = d_h_next_row[unit];
             const real cs_prev = cs_prev_row[unit];
-            const real f = f_row[unit];
             const real i = i_row[unit];
             const real ci = ci_row[unit];
+            const real f = f_row[unit];
             const real co = co_row[unit];
             const real o = o_row[unit];
             const real d_cs_in = d_cs + d_cs_next;
@@ -752,7 +752,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
     /* d_icfo @ [w[I:I + H, :4*H].T] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(4 * nH, m->args->w + nI * (4 * nH), 4 * nH, 1, first, units, vectors, 1, 0,
@@ -858,7 +858,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
     /* d_icfo @ [w[:I, :4*H].T] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : width;
+        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(4 * nH, m->args->w, 4 * nH, 1, first, units, vectors, 1, 0,

@@ -447,18 +447,18 @@ int CELLGEN_NAME(lstm_peephole_weight_gradients)(int64_t nB, int64_t nI, int64_t
     real *d_b_i_row = args->d_b_i;
     for (int64_t unit = 0; unit < nH; ++unit) d_b_i_row[unit] = 0;
     for (int64_t row = 0; row < nB; ++row) {
-        const real *d_g_bar_row = args->d_g_bar + row * nH;
         const real *d_o_pre_row = args->d_o_pre + row * nH;
         const real *d_f_pre_row = args->d_f_pre + row * nH;
         const real *d_i_pre_row = args->d_i_pre + row * nH;
+        const real *d_g_bar_row = args->d_g_bar + row * nH;
         const real *c_prev_row = args->c_prev + row * nH;
         const real *c_row = args->c + row * nH;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_g_bar = d_g_bar_row[unit];
             const real d_o_pre = d_o_pre_row[unit];
             const real d_f_pre = d_f_pre_row[unit];
             const real d_i_pre = d_i_pre_row[unit];
+            const real d_g_bar = d_g_bar_row[unit];
             const real c_prev = c_prev_row[unit];
             const real c = c_row[unit];
             d_p_o_row[unit] += d_o_pre * c;
@@ -554,7 +554,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
     /* x @ [w_i, w_f, w_g, w_o]; h_prev @ [u_i, u_f, u_g, u_o] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nI, m->args->w_i, nH, 0, first, units, vectors, 4, 0,
@@ -964,7 +964,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2)(
     /* d_o_pre @ [u_o.T]; d_g_bar @ [u_g.T]; d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : width;
+        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nH, m->args->u_o, nH, 1, first, units, vectors, 1, 0,
@@ -1009,10 +1009,10 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1)(
     const int64_t nI = m->nI;
     const int64_t nH = m->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_g_bar_rows = m->d_g_bar_time + step * nB * nH;
     const real *d_o_pre_rows = m->d_o_pre_time + step * nB * nH;
     const real *d_f_pre_rows = m->d_f_pre_time + step * nB * nH;
     const real *d_i_pre_rows = m->d_i_pre_time + step * nB * nH;
+    const real *d_g_bar_rows = m->d_g_bar_time + step * nB * nH;
     const real *c_prev_rows = step == 0 ? m->args->c_prev : m->args->c + (step - 1) * nB * nH;
     const real *c_rows = m->args->c + step * nB * nH;
     real *d_p_o_rows = m->args->d_p_o;
@@ -1040,18 +1040,18 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1)(
     real *d_b_f_row = d_b_f_rows + first;
     real *d_b_i_row = d_b_i_rows + first;
     for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *d_g_bar_row = d_g_bar_rows + row * nH + first;
         const real *d_o_pre_row = d_o_pre_rows + row * nH + first;
         const real *d_f_pre_row = d_f_pre_rows + row * nH + first;
         const real *d_i_pre_row = d_i_pre_rows + row * nH + first;
+        const real *d_g_bar_row = d_g_bar_rows + row * nH + first;
         const real *c_prev_row = c_prev_rows + row * nH + first;
         const real *c_row = c_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_g_bar = d_g_bar_row[unit];
             const real d_o_pre = d_o_pre_row[unit];
             const real d_f_pre = d_f_pre_row[unit];
             const real d_i_pre = d_i_pre_row[unit];
+            const real d_g_bar = d_g_bar_row[unit];
             const real c_prev = c_prev_row[unit];
             const real c = c_row[unit];
             d_p_o_row[unit] += d_o_pre * c;
@@ -1238,7 +1238,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(
     /* d_o_pre @ [w_o.T]; d_g_bar @ [w_g.T]; d_f_pre @ [w_f.T]; d_i_pre @ [w_i.T] */
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : width;
+        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = m->pack_late ? blocks * part / parts : block;
         if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
             cg_pack_block(nH, m->args->w_o, nH, 1, first, units, vectors, 1, 0,

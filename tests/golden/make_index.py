@@ -19,12 +19,14 @@ def main(full: Path) -> None:
     (HERE / "index.json").write_text(f"[\n{lines}\n]\n")
     cases: dict[str, dict[str, dict[str, list[float]]]] = {}
     stems = {Path(file).stem.removesuffix("_f32").removesuffix("_f64") for file in files}
-    for peer in ("cells", "tf", "torch"):
+    for peer in ("cells", "tf", "torch", "mygrad"):
         for row in json.loads((full / peer / "accuracy.json").read_text()):
-            if row["case"] in stems and f"{peer}/{row['case']}" in {
+            case = row["case"].removesuffix("_f32")
+            if case in stems and f"{peer}/{case}" in {
                 file.removesuffix(".npz").removesuffix("_f32") for file in files
             }:
-                arrays = cases.setdefault(row["op"], {}).setdefault(row["case"], {})
+                op = "mygrad gru" if peer == "mygrad" else row["op"]
+                arrays = cases.setdefault(op, {}).setdefault(case, {})
                 arrays[row["array"]] = [float(f"{row[key]:.5e}") for key in ("nrm", "elt")]
     blocks = []
     for op, by_case in cases.items():

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from functools import partial
 
 from sympy import Expr
 
-from cellgen.abi import Argument, c_dim
 from cellgen.abi import Function as Signature
-from cellgen.cell import Definition
-from cellgen.printer import c_axis, c_expression, c_factor
+from cellgen.abi import c_dim
+from cellgen.printer import c_axis, c_factor
 from cellgen.program import Names
-from cellgen.schedule import Access, Buffer, Kind, Load, Loop, Product, Store
+from cellgen.render.loops import LoopLines, LoopWriter, column_of, offset_of
+from cellgen.schedule import Buffer, Kind, Loop, Product, Store
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
-from cellgen.schedule.plan import Line, View, describe
+from cellgen.schedule.plan import Line, View
 from cellgen.schedule.sequence import Part, SequenceSchedule, Storage
 from cellgen.schedule.unroll import StateLink
-from cellgen.value import Dim, Role, T, Value, format_axis
+from cellgen.value import Value
 
 WINDOW_ROWS = 192
 """Rows of one window of hoisted products: enough for full tiles, few enough to stay in cache."""
@@ -62,18 +62,6 @@ class RunContext:
     first_slot: int
     accumulate: int
     hoisted: str
-
-
-@dataclass(frozen=True)
-class LoopLines:
-    """The inside of a loop over rows and units."""
-
-    comments: list[str]
-    row_start: list[str]
-    body: list[str]
-    row_end: list[str]
-    before: list[str]
-    after: list[str]
 
 
 @dataclass(frozen=True)
@@ -147,139 +135,10 @@ class SequenceContext:
     window_rows: int
 
 
-# --- interface -----------------------------------------------------------------------------------
-
-
-def sequence_signatures(schedule: SequenceSchedule) -> tuple[Signature, Signature]:
-    """Return the plain-data interfaces of ``sequence_forward`` and ``sequence_backward``."""
-    return _forward_signature(schedule), _backward_signature(schedule)
-
-
-def _argument(
-    value: Value,
-    definition: Definition,
-    *,
-    name: str = "",
-    over_time: bool = False,
-    text: str = "",
-    optional: bool = False,
-    used: bool = True,
-    saved: bool = False,
-) -> Argument:
-    shape = tuple(format_axis(axis) for axis in value.shape)
-    return Argument(
-        name=name or str(value.name),
-        shape=("T", *shape) if over_time else shape,
-        text=text or value.role.value,
-        default=definition.defaults.get(str(value.name)) if value.role is Role.SCALAR else None,
-        optional=optional,
-        used=used,
-        saved=saved,
-    )
-
-
-def _dims(definition: Definition) -> tuple[str, ...]:
-    return tuple(str(dim) for dim in (T, *definition.dims))
-
-
-def _forward_signature(schedule: SequenceSchedule) -> Signature:
-    programs, definition = schedule.programs, schedule.programs.definition
-    arguments = [
-        _argument(v, definition, over_time=v.role is Role.INPUT)
-        for v in definition.declared
-        if v in programs.forward.arguments or v.role is Role.STATE
-    ]
-    results = [_argument(v, definition, over_time=True, text="output") for v in programs.outputs]
-    results += [
-        _argument(link.next, definition, name=f"{link.next.name}_last", text="final state")
-        for link in programs.links
-    ]
-    results += [
-        _argument(v, definition, over_time=True, text="saved for the backward pass", saved=True)
-        for v in programs.saved
-    ]
-    return Signature(
-        "sequence_forward",
-        _dims(definition),
-        tuple(arguments),
-        tuple(results),
-        True,
-        "Compute all steps of a sequence.",
-        team=True,
-    )
-
-
-def _backward_signature(schedule: SequenceSchedule) -> Signature:
-    programs, definition = schedule.programs, schedule.programs.definition
-    read = _read_by_backward(schedule)
-    arguments = [
-        _argument(v, definition, over_time=v.role is Role.INPUT, used=v in read)
-        for v in definition.declared
-        if v in programs.forward.arguments or v.role is Role.STATE
-    ]
-    arguments += [
-        _argument(v, definition, over_time=True, text="output", used=v in read)
-        for v in programs.outputs
-    ]
-    arguments += [
-        _argument(v, definition, over_time=True, text="saved by sequence_forward", saved=True)
-        for v in programs.saved
-    ]
-    arguments += [
-        _argument(
-            a, definition, over_time=True, text=f"upstream gradient of {v.name}", optional=True
-        )
-        for v, a in programs.upstream.items()
-    ]
-    arguments += [
-        _argument(
-            link.next,
-            definition,
-            name=f"d_{link.next.name}_last",
-            text="upstream gradient of the final state",
-            optional=True,
-        )
-        for link in programs.links
-    ]
-    results = [
-        _argument(v, definition, over_time=v.is_batched, text=_gradient_text(v))
-        for v in programs.deferred.results
-    ]
-    states = [
-        _argument(link.passed, definition, text=_gradient_text(link.passed))
-        for link in programs.links
-    ]
-    inputs = [r for r in results if r.shape[:1] == ("T",)]
-    others = [r for r in results if r.shape[:1] != ("T",)]
-    return Signature(
-        "sequence_backward",
-        _dims(definition),
-        tuple(arguments),
-        (*inputs, *states, *others),
-        True,
-        "Compute every gradient of a sequence; upstream gradients left out are 0.",
-        team=True,
-    )
-
-
-def _gradient_text(value: Value) -> str:
-    return f"gradient of {str(value.name).removeprefix('d_')}"
-
-
-def _read_by_backward(schedule: SequenceSchedule) -> set[Value]:
-    """Forward values that the two backward parts find in memory."""
-    programs = schedule.programs
-    read = {*programs.reverse.arguments, *programs.deferred.arguments}
-    following = {link.previous: link.next for link in programs.links}
-    return (
-        read | {following[v] for v in read if v in following} | {v for v in following if v in read}
-    )
-
-
 # --- functions -----------------------------------------------------------------------------------
 
 
-def render_sequence(
+def sequence_functions(
     schedule: SequenceSchedule, signatures: tuple[Signature, Signature]
 ) -> list[SequenceContext]:
     """Return the contexts of the two functions over time."""
@@ -356,9 +215,7 @@ class _Function:
         part: Part = getattr(self.schedule, name)
         writer = _PartWriter(self, name, part)
         stages = [writer.stage(index, stage) for index, stage in enumerate(part.stages, start=1)]
-        return PartContext(
-            name, stages, writer.packs, writer.panel_sizes, part.can_split_units
-        )
+        return PartContext(name, stages, writer.packs, writer.panel_sizes, part.can_split_units)
 
     def _link(self, link: StateLink) -> LinkContext:
         programs = self.schedule.programs
@@ -413,12 +270,11 @@ def _count(shape: Iterable[Expr]) -> str:
 
 # --- stages --------------------------------------------------------------------------------------
 
-Place: TypeAlias = tuple[str, str]
-"""A pointer to the first row of a step, and the stride between rows."""
 
-
-class _PartWriter:
+class _PartWriter(LoopWriter):
     """Spells the stages of one part."""
+
+    first = " + first"
 
     def __init__(self, function: _Function, name: str, part: Part) -> None:
         self.function = function
@@ -549,7 +405,7 @@ class _PartWriter:
             widest=0,
             zeroed=[],
             runs=[],
-            loops=[self._loop(loop, None)],
+            loops=[self.loop(loop)],
             call="",
             split=split,
         )
@@ -560,8 +416,8 @@ class _PartWriter:
         a, b, c = stage.a, stage.b, stage.target
         call = (
             f"cg_gemm_tn(units, {c_axis(columns)}, row_end - row_begin, "
-            f"{self._matrix(a)} + first, {c_axis(a.row_stride)}, {self._matrix(b)}, "
-            f"{c_axis(b.row_stride)}, {self._matrix(c)} + first * {c_factor(c.row_stride)}, "
+            f"{self.address(a)} + first, {c_axis(a.row_stride)}, {self.address(b)}, "
+            f"{c_axis(b.row_stride)}, {self.address(c)} + first * {c_factor(c.row_stride)}, "
             f"{c_axis(c.row_stride)}, 1)"
         )
         return StageContext(
@@ -579,17 +435,22 @@ class _PartWriter:
             split="units",
         )
 
-    def _matrix(self, view: View) -> str:
-        """Address of a view's first element in the current step."""
-        offset = ""
-        if len(view.start) == 2:
-            if view.start[0] != 0:
-                offset += f" + {c_factor(view.start[0])} * {c_factor(view.row_stride)}"
-            if view.start[1] != 0:
-                offset += f" + {c_axis(view.start[1])}"
-        elif view.start and view.start[0] != 0:
-            offset += f" + {c_axis(view.start[0])}"
-        return f"{self.rows[view.buffer]}{offset}"
+    def address(self, view: View) -> str:
+        return f"{self.rows[view.buffer]}{offset_of(view)}"
+
+    def row(self, view: View) -> str:
+        buffer = view.buffer
+        strided = buffer.kind is Kind.OPTIONAL or self.part.storage[buffer] is Storage.CARRY_IN
+        stride = self.strides[buffer] if strided else c_factor(view.row_stride)
+        return f"{self.rows[buffer]} + row * {stride}{column_of(view)}"
+
+    def begin_total(self, line: Line, pointer: str) -> list[str]:
+        assert line.view is not None
+        return [f"real *{pointer} = {self.address(line.view)}{self.first};"]
+
+    def end_total(self, line: Line) -> str:
+        assert line.view is not None
+        return f"*({self.address(line.view)}) += {line.statement.target.name};"
 
     # --- groups ---
 
@@ -602,12 +463,10 @@ class _PartWriter:
         # Slots that the first run does not fill start from zero.
         first_slots = {s for r in runs[:1] for s in range(r.first_slot, r.first_slot + r.slots)}
         zeroed = [s for s in range(len(group.slots)) if s not in first_slots]
-        runs = [
-            replace(r, accumulate=int(i > 0)) for i, r in enumerate(runs)
-        ]
+        runs = [replace(r, accumulate=int(i > 0)) for i, r in enumerate(runs)]
         if self._can_hoist(group):
             runs[0] = replace(runs[0], hoisted=self._hoisted(name, group, runs[0]))
-        loops = [self._loop(loop, group) for loop in group.loops]
+        loops = [self.loop(loop, partial(_tile_row_of, group)) for loop in group.loops]
         stored = [slot for slot in group.slots if slot.needs_memory]
         if stored:
             loops.insert(0, self._copies(group))
@@ -658,7 +517,7 @@ class _PartWriter:
         return RunContext(
             packs=packs,
             inner=inner,
-            operand=self._matrix(term.operand),
+            operand=self.address(term.operand),
             stride=c_axis(term.operand.row_stride),
             panel=panel,
             slots=len(weights),
@@ -684,8 +543,7 @@ class _PartWriter:
         return memory
 
     def _weights(self, view: View) -> str:
-        offset = self._matrix(view).removeprefix(self.rows[view.buffer])
-        return f"m->args->{view.buffer.name}{offset}"
+        return f"m->args->{view.buffer.name}{offset_of(view)}"
 
     def _copies(self, group: Group) -> LoopLines:
         """Write the slots that something else reads to memory."""
@@ -695,93 +553,15 @@ class _PartWriter:
                 continue
             pointer = f"{self.pointers[slot.view.buffer.value]}_{index}"
             row_start.append(f"const real *tile_{index} = {_tile_row(index)};")
-            row_start.append(f"real *{pointer} = {self._row(slot.view)} + first;")
+            row_start.append(f"real *{pointer} = {self.row(slot.view)}{self.first};")
             body.append(f"{pointer}[unit] = tile_{index}[unit];")
             comments.append(f"{slot.view} = slot {index}")
-        return LoopLines(comments, row_start, body, [], [], [])
+        return LoopLines(comments=comments, row_start=row_start, body=body)
 
-    # --- loops ---
 
-    def _row(self, view: View) -> str:
-        """Address of a view in the current row."""
-        buffer = view.buffer
-        strided = buffer.kind is Kind.OPTIONAL or self.part.storage[buffer] is Storage.CARRY_IN
-        stride = self.strides[buffer] if strided else c_factor(view.row_stride)
-        column = ""
-        if len(view.start) == 2 and view.start[1] != 0:
-            column = f" + {c_axis(view.start[1])}"
-        return f"{self.rows[buffer]} + row * {stride}{column}"
-
-    def _loop(self, loop: Loop, group: Group | None) -> LoopLines:
-        row_start: list[str] = []
-        body: list[str] = []
-        row_end: list[str] = []
-        before: list[str] = []
-        after: list[str] = []
-        for load in loop.loads:
-            self._load(load, group, row_start, body)
-        for line in loop.lines:
-            if line.view is not None:
-                self._store(line, row_start, row_end, before, after)
-            body += self._line(line)
-        comments = [
-            describe(line.origin)
-            for line in loop.lines
-            if line.origin.target.role is not Role.TEMPORARY or line.store is not Store.LOCAL
-        ]
-        return LoopLines(comments, row_start, body, row_end, before, after)
-
-    def _load(self, load: Load, group: Group | None, row_start: list[str], body: list[str]) -> None:
-        name, pointer = load.value.name, self.pointers[load.value]
-        slot = group.slot_of(load.view) if group is not None else None
-        if slot is not None:
-            row_start.append(f"const real *{pointer} = {_tile_row(slot)};")
-            body.append(f"const real {name} = {pointer}[unit];")
-        elif load.view.buffer.kind is Kind.SCALAR:
-            return
-        elif load.access is Access.SCALAR:
-            row_start.append(f"const real {name} = *({self._matrix(load.view)});")
-        elif load.access is Access.ROW:
-            row_start.append(f"const real {name} = *({self._row(load.view)});")
-        else:
-            by_row = load.access is Access.ELEMENT
-            start = self._row(load.view) if by_row else self._matrix(load.view)
-            row_start.append(f"const real *{pointer} = {start} + first;")
-            body.append(f"const real {name} = {pointer}[unit];")
-
-    def _store(
-        self,
-        line: Line,
-        row_start: list[str],
-        row_end: list[str],
-        before: list[str],
-        after: list[str],
-    ) -> None:
-        assert line.view is not None
-        name, pointer = line.statement.target.name, self.pointers[line.statement.target]
-        if line.store is Store.WRITE:
-            row_start.append(f"real *{pointer} = {self._row(line.view)} + first;")
-        elif line.store is Store.ADD_ROWS:
-            before.append(f"real *{pointer} = {self._matrix(line.view)} + first;")
-        elif line.store is Store.ADD_UNITS:
-            row_start.append(f"real {name} = 0;")
-            row_end.append(f"*({self._row(line.view)}) = {name};")
-        else:
-            before.append(f"real {name} = 0;")
-            after.append(f"*({self._matrix(line.view)}) += {name};")
-
-    def _line(self, line: Line) -> list[str]:
-        name, value = line.statement.target.name, c_expression(line.statement.expression)
-        pointer = self.pointers[line.statement.target]
-        if line.store is Store.LOCAL:
-            return [f"const real {name} = {value};"]
-        if line.store is Store.WRITE:
-            if line.used:
-                return [f"const real {name} = {value};", f"{pointer}[unit] = {name};"]
-            return [f"{pointer}[unit] = {value};"]
-        if line.store is Store.ADD_ROWS:
-            return [f"{pointer}[unit] += {value};"]
-        return [f"{name} += {value};"]
+def _tile_row_of(group: Group, view: View) -> str | None:
+    slot = group.slot_of(view)
+    return None if slot is None else _tile_row(slot)
 
 
 def _tile_row(slot: int) -> str:
@@ -803,8 +583,3 @@ def _loaded(loop: Loop) -> list[Buffer]:
 
 def _stored(loop: Loop) -> list[Buffer]:
     return [line.view.buffer for line in loop.lines if line.view is not None]
-
-
-def dims_of(definition: Definition) -> tuple[Dim, ...]:
-    """The dimensions of a function over time, T first."""
-    return (T, *definition.dims)

@@ -1,0 +1,139 @@
+"""Render schedules through the templates of a target.
+
+Input: ``Schedule``, ``SequenceSchedule``, ``Definition``. Output: ``Source``, strings only. Python
+prepares every value here; the templates place them.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+from cellgen.abi import PRECISIONS, Interface, c_dim, struct_lines
+from cellgen.cell import Definition
+from cellgen.render.interface import interface_literal, make_interface, sequence_signatures
+from cellgen.render.sequence import SequenceContext, sequence_functions
+from cellgen.render.step import FunctionContext, step_function
+from cellgen.render.templates import fill
+from cellgen.schedule import Schedule
+from cellgen.schedule.sequence import SequenceSchedule
+
+
+@dataclass(frozen=True)
+class Source:
+    """The generated files of a cell and the interface they implement."""
+
+    name: str
+    interface: Interface
+    header: str
+    body: str
+    init: str
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Contents by file name, as they stand in ``generated/<cell>/``."""
+        return {
+            f"{self.name}.h": self.header,
+            f"{self.name}.c": self.body,
+            "__init__.py": self.init,
+        }
+
+
+def render(schedule: Schedule, sequence: SequenceSchedule, definition: Definition) -> Source:
+    """Render the C sources and the Python interface of a cell."""
+    over_time = sequence_signatures(sequence)
+    interface = make_interface(schedule, over_time, definition)
+    signatures = {function.name: function for function in interface.functions}
+    head = Head.of(definition, interface.digest)
+    steps = [step_function(f, signatures[f.name], interface) for f in schedule.functions]
+    body = BodyContext(head, steps, sequence_functions(sequence, over_time))
+    exports = [function.name for function in interface.functions]
+    return Source(
+        definition.name,
+        interface,
+        header=fill("c/cell.h.j2", HeaderContext(head, _structs(interface))),
+        body=fill("c/cell.c.j2", body),
+        init=fill("c/init.py.j2", InitContext(head, interface_literal(interface), exports)),
+    )
+
+
+@dataclass(frozen=True)
+class Head:
+    """What every file says first."""
+
+    name: str
+    title: str
+    doc: list[str]
+    origin: str
+    digest: str
+    equations: list[str]
+
+    @staticmethod
+    def of(definition: Definition, digest: str) -> Head:
+        doc = " ".join(definition.doc.split()) or f"The cell {definition.class_name}."
+        safe = doc.replace("*/", "* /").replace("\\", "/").replace('"""', "'''")
+        lines = textwrap.wrap(safe, 96)
+        return Head(
+            name=definition.name,
+            title=doc.split(" (")[0].split(". ")[0].rstrip(".,;:") + ".",
+            doc=lines,
+            origin=definition.origin,
+            digest=digest,
+            equations=[str(equation) for equation in definition.equations],
+        )
+
+
+@dataclass(frozen=True)
+class StructContext:
+    """One argument struct and its prototypes, in one precision."""
+
+    members: list[tuple[str, str]]
+    struct: str
+    call: str
+    workspace_size: str
+    parameters: str
+    text: str
+
+
+@dataclass(frozen=True)
+class HeaderContext:
+    """Of ``cell.h.j2``."""
+
+    head: Head
+    structs: list[StructContext]
+
+
+@dataclass(frozen=True)
+class BodyContext:
+    """Of ``cell.c.j2``."""
+
+    head: Head
+    functions: list[FunctionContext]
+    sequences: list[SequenceContext]
+
+
+@dataclass(frozen=True)
+class InitContext:
+    """Of ``init.py.j2``."""
+
+    head: Head
+    functions: str
+    exports: list[str]
+
+
+def _structs(interface: Interface) -> list[StructContext]:
+    structs = []
+    for suffix, c_type in PRECISIONS:
+        for function in interface.functions:
+            names = interface.symbols(function, suffix)
+            structs.append(
+                StructContext(
+                    members=list(struct_lines(function, c_type)),
+                    struct=names.struct,
+                    call=names.call,
+                    workspace_size=names.workspace_size if function.workspace else "",
+                    parameters=", ".join(f"int64_t {c_dim(dim)}" for dim in function.dims),
+                    text=function.text,
+                )
+            )
+    return structs

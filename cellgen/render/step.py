@@ -1,0 +1,162 @@
+"""Spell the functions of a single step in C.
+
+Input: planned functions and their signatures. Output: contexts for ``cell.c.j2``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cellgen.abi import Function as Signature
+from cellgen.abi import Interface, c_dim
+from cellgen.printer import c_axis, c_factor
+from cellgen.program import Names
+from cellgen.render.loops import LoopLines, LoopWriter, column_of, offset_of
+from cellgen.schedule import Buffer, Function, Kind, Loop, Product
+from cellgen.schedule.plan import Line, View
+from cellgen.value import Value, format_shape
+
+
+@dataclass(frozen=True)
+class ProductContext:
+    """One call of a matrix product."""
+
+    comment: str
+    call: str
+
+
+@dataclass(frozen=True)
+class LoopContext:
+    """One loop nest over rows and units, as C lengths; empty where the index space has none."""
+
+    rows: str
+    units: str
+    lines: LoopLines
+
+
+@dataclass(frozen=True)
+class FunctionContext:
+    """One kernel function.
+
+    ``buffers`` are (name, element count, shape) of workspace arrays; ``optional`` are (pointer,
+    stride, argument, row length) of upstream gradients that may be missing.
+    """
+
+    stem: str
+    text: str
+    parameters: str
+    dims: list[str]
+    required: list[str]
+    buffers: list[tuple[str, str, str]]
+    sizes: list[str]
+    zeros: str
+    optional: list[tuple[str, str, str, str]]
+    scalars: list[str]
+    stages: list[ProductContext | LoopContext]
+    needs_workspace: bool
+
+
+def step_function(
+    function: Function, signature: Signature, interface: Interface
+) -> FunctionContext:
+    """Spell one planned function."""
+    writer = _StepWriter(function)
+    workspace = function.of_kind(Kind.WORKSPACE)
+    required = [
+        argument.name
+        for argument in signature.struct_members
+        if not argument.is_scalar and not argument.optional
+    ]
+    zeros = c_axis(function.zeros) if function.zeros is not None else ""
+    return FunctionContext(
+        stem=f"{interface.name}_{function.name}",
+        text=signature.text,
+        parameters=", ".join(f"int64_t {c_dim(dim)}" for dim in signature.dims),
+        dims=[c_dim(dim) for dim in signature.dims],
+        required=[*required, *(result.name for result in signature.results)],
+        buffers=[(writer.memory[b], _count(b), format_shape(b.shape)) for b in workspace],
+        sizes=[_count(buffer) for buffer in workspace] + ([zeros] if zeros else []),
+        zeros=zeros,
+        optional=[
+            (writer.memory[b], writer.strides[b], b.name, c_axis(b.shape[-1]))
+            for b in function.of_kind(Kind.OPTIONAL)
+        ],
+        scalars=[b.name for b in function.of_kind(Kind.SCALAR)],
+        stages=[writer.stage(stage) for stage in function.stages],
+        needs_workspace=function.needs_workspace,
+    )
+
+
+def _count(buffer: Buffer) -> str:
+    return " * ".join(c_factor(axis) for axis in buffer.shape) or "1"
+
+
+class _StepWriter(LoopWriter):
+    """Spells the stages of one function; knows the C name of every array."""
+
+    def __init__(self, function: Function) -> None:
+        names = Names([str(v.name) for v in function.program.values])
+        self.memory: dict[Buffer, str] = {}
+        self.strides: dict[Buffer, str] = {}
+        for buffer in function.buffers:
+            if buffer.kind in (Kind.WORKSPACE, Kind.OPTIONAL):
+                self.memory[buffer] = names.fresh(f"{buffer.name}_rows")
+                self.strides[buffer] = names.fresh(f"{buffer.name}_stride")
+            else:
+                self.memory[buffer] = f"args->{buffer.name}"
+        self.pointers: dict[Value, str] = {
+            value: names.fresh(f"{value.name}_row") for value in function.program.values
+        }
+
+    def stage(self, stage: Product | Loop) -> ProductContext | LoopContext:
+        if isinstance(stage, Product):
+            return self._product(stage)
+        rows = c_axis(stage.space[0]) if len(stage.space) == 2 else ""
+        units = c_axis(stage.space[-1]) if stage.space else ""
+        return LoopContext(rows, units, self.loop(stage))
+
+    def _product(self, stage: Product) -> ProductContext:
+        rows, columns = stage.target.shape
+        inner = stage.a.shape[0] if stage.op == "outer_sum" else stage.a.shape[1]
+        routine = {"matmul": "nn", "matmul_transposed": "nt", "outer_sum": "tn"}[stage.op]
+        operands = [
+            f"{self.address(view)}, {c_axis(view.row_stride)}"
+            for view in (stage.a, stage.b, stage.target)
+        ]
+        sizes = ", ".join(c_axis(axis) for axis in (rows, columns, inner))
+        arguments = ", ".join([sizes, *operands, "1" if stage.accumulate else "0"])
+        return ProductContext(_matrix_comment(stage), f"cg_gemm_{routine}({arguments})")
+
+    def address(self, view: View) -> str:
+        return f"{self.memory[view.buffer]}{offset_of(view)}"
+
+    def row(self, view: View) -> str:
+        buffer = view.buffer
+        stride = self.strides[buffer] if buffer.kind is Kind.OPTIONAL else c_factor(view.row_stride)
+        first = view.start[0] if len(view.start) == 2 else 0
+        row = "row" if first == 0 else f"(row + {c_axis(first)})"
+        step = row if stride == "1" else f"{row} * {stride}"
+        return f"{self.memory[buffer]} + {step}{column_of(view)}"
+
+    def begin_total(self, line: Line, pointer: str) -> list[str]:
+        assert line.view is not None
+        length = c_axis(line.view.shape[-1])
+        return [
+            f"real *{pointer} = {self.address(line.view)};",
+            f"for (int64_t unit = 0; unit < {length}; ++unit) {pointer}[unit] = 0;",
+        ]
+
+    def end_total(self, line: Line) -> str:
+        assert line.view is not None
+        return f"*({self.address(line.view)}) = {line.statement.target.name};"
+
+
+def _matrix_comment(stage: Product) -> str:
+    sign = "+=" if stage.accumulate else "="
+    a, b = str(stage.a), str(stage.b)
+    product = {
+        "matmul": f"{a} @ {b}",
+        "matmul_transposed": f"{a} @ {b}.T",
+        "outer_sum": f"{a}.T @ {b}",
+    }[stage.op]
+    return f"{stage.target} {sign} {product}"

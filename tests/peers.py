@@ -1,0 +1,83 @@
+"""Golden files of the peers for the drop-in functions: reading, errors, the bars of decision 23.
+
+A group is a row of golden/README.md and a direction, "BlockLSTM fwd"; a run maps (arrays, meta) to
+arrays by the names of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+from cellgen import goldens
+from cellgen.goldens import FLOAT64_BAR, Measurement
+
+Arrays: TypeAlias = dict[str, np.ndarray]
+Run: TypeAlias = Callable[[Arrays, Mapping[str, Any]], Arrays]
+
+FIGURES = ("worst nrm", "worst elt", "median nrm", "median elt")
+ROOT = goldens.folder()
+assert ROOT is not None, "tests run in a checkout"
+
+
+def errors(value: np.ndarray, reference: np.ndarray) -> tuple[float, float]:
+    """The two errors of golden/README.md: of the largest entry, and entry by entry."""
+    assert value.shape == reference.shape, (value.shape, reference.shape)
+    if not value.size:
+        return 0.0, 0.0
+    difference, size = np.abs(value.astype(np.float64) - reference), np.abs(reference)
+    assert np.isfinite(difference).all()
+    largest = size.max()
+    if largest == 0:
+        return (np.inf, np.inf) if difference.any() else (0.0, 0.0)
+    return difference.max() / largest, (difference / (size + goldens.SMALL * largest)).max()
+
+
+def measured(
+    ops: tuple[str, str], meta: Mapping[str, Any], found: Arrays, reference: Arrays
+) -> list[Measurement]:
+    """Compare what a function returned with a file; ``ops`` name the rows, forward and backward."""
+    case, items = meta["case"].removesuffix("_f32"), []
+    for array, value in found.items():
+        is_gradient = array not in meta["roles"]["outputs"]
+        op = ops[is_gradient]
+        saturated = " (sat)" if case.endswith("_sat") else ""
+        group = f"{op}{saturated} {'bwd' if is_gradient else 'fwd'}"
+        peer = goldens.accuracy().get(op, {}).get(case, {}).get(array, (None, None))
+        items.append(Measurement(group, case, array, *errors(value, reference[array]), *peer))
+    return items
+
+
+def bars(groups: tuple[str, ...], beyond: Mapping[tuple[str, str], str]) -> list[Any]:
+    """Parameters (group, figure) of the float32 test; what misses its bar is named with a cause."""
+    found = []
+    for group in groups:
+        for figure in FIGURES:
+            reason = beyond.get((group, figure))
+            marks = [pytest.mark.xfail(reason=reason, strict=False)] if reason else []
+            name = f"{group}-{figure}".replace(" ", "_")
+            found.append(pytest.param(group, figure, marks=marks, id=name))
+    return found
+
+
+def check_float32(items: list[Measurement], group: str, figure: str) -> None:
+    """The figure of a group is within decision 23's bar."""
+    standing = {s.group: s for s in goldens.standings(items)}[group]
+    found, bar = standing.pairs[figure]
+    assert found <= bar, f"{found:.2e} of {bar:.2e} over {standing.arrays} arrays"
+
+
+def check_float64(items: list[Measurement]) -> None:
+    """Every array agrees to 1e-13 of its largest entry."""
+    assert items
+    worst = max(items, key=lambda item: item.nrm)
+    assert worst.nrm <= FLOAT64_BAR, worst
+
+
+def expected(meta: Mapping[str, Any]) -> set[str]:
+    """Names of all outputs and gradients of a file that a function returns."""
+    roles = meta["roles"]
+    return {*roles["outputs"], *roles["grads"].values()}

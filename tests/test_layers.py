@@ -1,0 +1,180 @@
+"""Layers: a module imports only from rows above its own; nothing dodges a circle.
+
+The table is the architecture. A new module needs a row, which is where its place gets thought about.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "cellgen"
+
+LAYERS = (
+    # the path that loads a built kernel: needs NumPy and cffi only
+    {"errors"},
+    {"abi", "paths", "cache", "layout"},
+    {"build"},
+    {"threads"},
+    {"kernel"},
+    {"goldens"},
+    # the compiler
+    {"lines", "names"},
+    {"value"},
+    {"ops"},
+    {"notation"},
+    {"cell", "program"},
+    {"derive", "simplify", "reference"},
+    {"functions", "printer", "picture"},
+    {"schedule"},
+    {"show"},
+    {"render"},
+    {"pipeline"},
+    # what people use
+    {"cells"},
+    {"tree", "truths"},
+    {"api", "catalogue"},
+    {"__init__"},
+    {"check", "doctor", "find", "make"},
+    {"terminal"},
+    {"cli"},
+    {"__main__"},
+)
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+
+LAZY = {
+    ("api", "pipeline"): "loading a built kernel must not import SymPy",
+    ("api", "tree"): "loading a built kernel must not import SymPy",
+    ("threads", "build"): "nothing is compiled before a team is asked for",
+    ("threads", "abi"): "nothing is compiled before a team is asked for",
+}
+"""Function-local imports that are deliberate, and why. The command line's are all of that kind."""
+
+WITHOUT_SYMPY = ("abi", "paths", "cache", "build", "threads", "kernel", "goldens", "errors")
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield path.relative_to(PACKAGE).with_suffix("").as_posix(), path
+
+
+def layer_of(module: str) -> str:
+    """``schedule/step`` and ``render_sequence`` belong to ``schedule`` and ``render``."""
+    head = module.partition("/")[0]
+    return head if head in RANK else head.partition("_")[0]
+
+
+def imported(node: ast.stmt | ast.expr, module: str) -> Iterator[str]:
+    """Names of cellgen's modules that an import statement reads."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        base = f"cellgen.{node.module}" if node.level and node.module else node.module or "cellgen"
+        names = [f"cellgen.{a.name}" for a in node.names] if base == "cellgen" else [base]
+    else:
+        return
+    for name in names:
+        package, _, rest = name.partition(".")
+        if package == "cellgen":
+            part = rest.partition(".")[0]
+            is_module = (PACKAGE / f"{part}.py").exists() or (PACKAGE / part).is_dir()
+            yield part if part and is_module else "__init__"
+
+
+def imports(path: Path, module: str) -> Iterator[tuple[str, bool]]:
+    """What a module imports from cellgen, and whether it does so inside a function."""
+
+    def walk(node: ast.AST, inside: bool) -> Iterator[tuple[str, bool]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+                continue
+            if isinstance(child, ast.stmt):
+                for name in imported(child, module):
+                    yield name, inside
+            local = inside or isinstance(child, ast.FunctionDef | ast.Lambda)
+            yield from walk(child, local)
+
+    yield from walk(ast.parse(path.read_text(encoding="utf-8")), False)
+
+
+def test_every_module_has_a_layer() -> None:
+    assert [module for module, _ in modules() if layer_of(module) not in RANK] == []
+
+
+def test_modules_import_only_from_layers_above_their_own_row() -> None:
+    upward = []
+    for module, path in modules():
+        own = layer_of(module)
+        for name, _ in imports(path, module):
+            same_package = layer_of(name) == own
+            if not same_package and RANK[layer_of(name)] >= RANK[own]:
+                upward.append(f"{module} imports {name}")
+    assert [line for line in upward if tuple(line.split(" imports ")) not in LAZY] == []
+
+
+def test_no_module_is_imported_in_a_circle() -> None:
+    graph: dict[str, set[str]] = {}
+    for module, path in modules():
+        name = module.removesuffix("/__init__").replace("/", ".")
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found = set()
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                prefix = "cellgen." if node.level else ""
+                target = f"{prefix}{node.module}".removeprefix("cellgen.")
+                found |= {target, *(f"{target}.{alias.name}" for alias in node.names)}
+        graph[name] = found
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, f"circle: {' -> '.join((*path, name))}"
+        if name in done:
+            return
+        # A package's own modules import each other, not the package: that is checked by name.
+        for target in sorted(graph[name] & set(graph)):
+            if not name.startswith(f"{target}."):
+                visit(target, (*path, name))
+        done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_imports_inside_functions_are_the_deliberate_ones() -> None:
+    local = {
+        (module, name)
+        for module, path in modules()
+        for name, inside in imports(path, module)
+        if inside and module != "cli"
+    }
+    assert local == set(LAZY)
+
+
+@pytest.mark.parametrize("module", WITHOUT_SYMPY)
+def test_loading_a_built_kernel_imports_neither_sympy_nor_jinja2(module: str) -> None:
+    text = (PACKAGE / f"{module}.py").read_text(encoding="utf-8")
+    roots = {
+        (node.module or "").partition(".")[0] if isinstance(node, ast.ImportFrom) else alias.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    assert not roots & {"sympy", "jinja2", "mpmath"}
+
+
+def test_importing_the_package_imports_neither_sympy_nor_jinja2() -> None:
+    code = "import sys, cellgen, cellgen.kernel, cellgen.api; print(sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=PACKAGE.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "'sympy'" not in done.stdout
+    assert "'jinja2'" not in done.stdout

@@ -1,0 +1,95 @@
+"""Rendering: templates and contexts fit exactly; what an author writes cannot break the text."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import jinja2
+import jinja2.meta
+import pytest
+
+from cellgen import Cell, H, State, tanh
+from cellgen import render as render_module
+from cellgen.cells import GRUBlockCell
+from cellgen.errors import DerivationError
+from cellgen.paths import templates_folder
+from cellgen.pipeline import generate
+from cellgen.render import BodyContext, HeaderContext, InitContext, check_template
+
+CONTEXTS = {
+    "c/cell.c.j2": BodyContext,
+    "c/cell.h.j2": HeaderContext,
+    "c/init.py.j2": InitContext,
+}
+
+
+def keys(context: type) -> set[str]:
+    return {item.name for item in dataclasses.fields(context)}
+
+
+@pytest.mark.parametrize("template", CONTEXTS)
+def test_templates_read_exactly_what_their_context_has(template: str) -> None:
+    check_template(template, keys(CONTEXTS[template]))
+
+
+@pytest.mark.parametrize("template", CONTEXTS)
+@pytest.mark.parametrize("change", ["a key without use", "a variable without key"])
+def test_templates_and_contexts_that_differ_are_refused(template: str, change: str) -> None:
+    found = keys(CONTEXTS[template])
+    wrong = found | {"surplus"} if change == "a key without use" else found - {"head"}
+    with pytest.raises(DerivationError, match=f"template {template} reads") as caught:
+        check_template(template, wrong)
+    assert caught.value.code == "render.template"
+
+
+def test_every_template_that_takes_a_context_is_in_the_table() -> None:
+    parts = {"stages.j2", "sequence.j2"}  # macros: their arguments are documented there
+    found = {path.name for path in (templates_folder() / "c").glob("*.j2")}
+    assert found - parts == {Path(name).name for name in CONTEXTS}
+
+
+def test_broken_templates_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(templates_folder(), tmp_path / "templates")
+    body = tmp_path / "templates" / "c" / "cell.c.j2"
+    monkeypatch.setattr(render_module, "templates_folder", lambda: tmp_path / "templates")
+    original = body.read_text()
+    body.write_text(original + "{{ surprise }}")
+    with pytest.raises(DerivationError, match="surprise"):
+        generate(GRUBlockCell)
+    # A missing attribute is no free variable; StrictUndefined refuses it.
+    body.write_text(original + "{{ head.surprise }}")
+    render_module._environment.cache_clear()
+    with pytest.raises(jinja2.UndefinedError, match="surprise"):
+        generate(GRUBlockCell)
+    render_module._environment.cache_clear()
+
+
+def test_templates_hold_no_arithmetic_and_no_type_tests() -> None:
+    for path in sorted((templates_folder() / "c").glob("*.j2")):
+        tree = jinja2.Environment().parse(path.read_text(encoding="utf-8"))
+        for node in tree.find_all((jinja2.nodes.Mul, jinja2.nodes.Div, jinja2.nodes.Sub)):
+            pytest.fail(f"{path.name}:{node.lineno} computes")
+        for node in tree.find_all(jinja2.nodes.Test):
+            assert node.name in ("defined", "none"), f"{path.name}:{node.lineno} tests {node.name}"
+
+
+def test_docstrings_cannot_end_a_comment_or_a_string() -> None:
+    class Hostile(Cell):
+        '''Ends */ a comment, a """string""" and a line \\'''
+
+        h_prev = State(H)
+        h = tanh(h_prev)
+
+    source = generate(Hostile)
+    assert source.header.index("*/") == source.header.index("not this file. */") + 15
+    compile(source.init, "init.py", "exec")
+
+
+def test_headers_name_origin_and_digest_and_nothing_of_the_machine() -> None:
+    source = generate(GRUBlockCell)
+    for content in source.files.values():
+        assert "cellgen.cells.gru_block_cell:GRUBlockCell" in content
+        assert source.interface.digest in content
+        assert str(Path(__file__).parent.parent) not in content

@@ -1,0 +1,122 @@
+"""Schedules of single steps: what is planned, and what the verifier rejects."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cellgen import Cell, H, I, Input, State, Weight, split, tanh, transpose
+from cellgen.cells import GRUBlockCell
+from cellgen.errors import DerivationError
+from cellgen.pipeline import schedule_of
+from cellgen.schedule import Access, Function, Kind, Loop, Product, Schedule, Store
+from tests.conftest import SLSTM, LayerNormGRU, Softmax, every_cell
+
+
+def function(schedule: Schedule, name: str) -> Function:
+    return next(f for f in schedule.functions if f.name == name)
+
+
+def products(planned: Function) -> list[Product]:
+    return [stage for stage in planned.stages if isinstance(stage, Product)]
+
+
+def loops(planned: Function) -> list[Loop]:
+    return [stage for stage in planned.stages if isinstance(stage, Loop)]
+
+
+@every_cell
+def test_steps_of_every_cell_are_scheduled_and_verified(cell: type[Cell]) -> None:
+    schedule = schedule_of(cell)
+    schedule.verify()
+    assert str(schedule).startswith(f"{cell.definition.name} {schedule.digest}")
+    for planned in schedule.functions:
+        results = {str(buffer.value) for buffer in planned.of_kind(Kind.RESULT)}
+        assert results == {str(result) for result in planned.program.results}
+
+
+def test_gru_block_cell_has_as_many_products_and_loops_as_it_needs() -> None:
+    schedule = schedule_of(GRUBlockCell)
+    counts = {f.name: (len(products(f)), len(loops(f))) for f in schedule.functions}
+    assert counts == {"forward": (4, 2), "backward": (4, 3), "weight_gradients": (4, 2)}
+    backward = function(schedule, "backward")
+    # x and the biases are not read; nothing but two products waits in memory.
+    assert [str(b) for b in backward.of_kind(Kind.WORKSPACE)] == [
+        "workspace d_h_prev_r (B, H)",
+        "workspace d_h_prev_1 (B, H)",
+    ]
+
+
+def test_parts_and_concatenations_cost_no_copy() -> None:
+    backward = function(schedule_of(GRUBlockCell), "backward")
+    written = {
+        str(line.view)
+        for loop in loops(backward)
+        for line in loop.lines
+        if line.store is Store.WRITE
+    }
+    assert {"d_r_bar_u_bar[:B, :H]", "d_r_bar_u_bar[:B, H:2*H]"} & written or any(
+        "d_r_bar_u_bar" in view for view in written
+    )
+    assert not any(b.name.endswith("_copy") for b in backward.buffers)
+
+
+def test_gates_of_a_slstm_are_computed_in_one_loop() -> None:
+    forward = function(schedule_of(SLSTM), "forward")
+    assert len(loops(forward)) == 1
+    kept = [line for line in loops(forward)[0].lines if line.store is Store.LOCAL]
+    assert {"z", "o", "i", "f", "log_f"} <= {str(line.statement.target) for line in kept}
+
+
+def test_reductions_over_units_end_a_loop() -> None:
+    forward = function(schedule_of(LayerNormGRU), "forward")
+    stores = [line.store for loop in loops(forward) for line in loop.lines]
+    assert stores.count(Store.ADD_UNITS) == 2
+    rows = {
+        load.access
+        for loop in loops(function(schedule_of(Softmax), "forward"))
+        for load in loop.loads
+    }
+    assert {Access.ROW, Access.SCALAR, Access.ELEMENT} <= rows
+
+
+def test_verifier_rejects_reading_before_writing_and_missing_results() -> None:
+    forward = function(schedule_of(GRUBlockCell), "forward")
+    with pytest.raises(DerivationError, match="is read before it is written") as caught:
+        replace(forward, stages=tuple(reversed(forward.stages))).verify()
+    assert caught.value.code == "schedule.verify"
+    with pytest.raises(DerivationError, match=r"gru_block_cell\.forward: .*c, h is never written"):
+        replace(forward, stages=forward.stages[:-1]).verify()
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=DerivationError,
+    reason="a transpose that is no operand of a product has no stage (schedule.step)",
+)
+def test_transposed_weights_in_pointwise_expressions() -> None:
+    class Antisymmetric(Cell):
+        x, h_prev, w = Input(H), State(H), Weight(H, H)
+        a = w - transpose(w)
+        h = tanh(h_prev @ a + x)
+
+    schedule_of(Antisymmetric)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=DerivationError,
+    reason="within a phase, loops are ordered by what they read by name, not through a "
+    "concatenation of it (schedule.step._loops)",
+)
+def test_wholes_that_are_read_in_the_phase_in_which_their_parts_are_formed() -> None:
+    class Whole(Cell):
+        x, h_prev, w = Input(I), State(2 * H), Weight(I, 2 * H)
+        y = x @ w
+        a, b = split(y, 2)
+        h = y + h_prev * tanh(y)
+        outputs = a, b, h, y
+        gradients = x, h_prev, a, b, y
+
+    schedule_of(Whole)
