@@ -42,13 +42,20 @@ reset zeros needed definition definition_owner replaced mro outputs gradients ke
 nT nB nI nH T B
 """
 
+_LOCALS = """
+begin block blocks by_units chunk_rows context end first fitting high hoist memory pack_late panel
+part parts row_begin row_end rows share shares slots steps thread tile top units vectors weights
+width window_rows window_steps int64_t uint32_t size_t memcpy memset
+"""
+"""Variables and types of the templates; a value of that name would hide them."""
+
 _RESERVED = {
     **dict.fromkeys([*keyword.kwlist, *keyword.softkwlist], "Python"),
     **dict.fromkeys(_MACROS.split(), "common C macros"),
     **dict.fromkeys(_C.split(), "C"),
     **dict.fromkeys(_CXX.split(), "C++"),
     **dict.fromkeys(_CUDA.split(), "CUDA"),
-    **dict.fromkeys(_CELLGEN.split(), "cellgen"),
+    **dict.fromkeys([*_CELLGEN.split(), *_LOCALS.split()], "cellgen"),
 }
 
 _IDENTIFIER = re.compile(r"[A-Za-z](_?[A-Za-z0-9])*\Z")

@@ -160,7 +160,7 @@ def test_every_step_file_is_used_by_a_cell() -> None:
     used = {p for peers in PEERS.values() for peer in peers for p in ROOT.glob(f"{peer.files}.npz")}
     steps = {*ROOT.glob("tf/*_block_cell_*.npz"), *ROOT.glob("torch/*cell_*.npz")}
     assert used == steps | {p for p in used if p.parent.name == "cells"}
-    assert len(used) == 48
+    assert len(used) == 50
 
 
 def test_files_are_those_of_the_index() -> None:

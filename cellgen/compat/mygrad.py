@@ -1,1 +1,333 @@
-"""wip"""
+"""mygrad's GRU layer: ``mygrad.nnet.layers.gru`` and what its ``backward`` computes.
+
+Input and output: NumPy arrays in mygrad's layouts (2.5.0): X (T, N, C), U* (C, D), W* (D, D),
+b* (D,), S (T + 1, N, D). Anything that NumPy can read as an array passes, mygrad's tensors too.
+
+    Z = sigmoid(X Uz + S' Wz + bz);  R = sigmoid(X Ur + S' Wr + br)
+    H = tanh(X Uh + (R S') Wh + bh);  S = (1 - Z) H + Z S';  S[0] = s0 or 0
+
+There are no tensors here, so ``gru`` returns an array, and ``gru_vjp`` the array and a function
+that gives its gradients. The dtype is the largest of the ten inputs (not of s0), float32 or
+float64; each gradient has the dtype of its own input.
+
+Where mygrad is surprising, this is not:
+
+* Its backward pass overwrites the gradient that it is given; ours writes to no argument.
+* Its text says that ``bp_lim`` is not zero; 0 is allowed, here too.
+* Plain arrays are constants there; here each gets a gradient, unless ``constant`` is true, it is a
+  tensor that says so, or it holds integers.
+
+The same on purpose: the gradient of S[0] is dropped, and s0 never gets one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from numbers import Integral
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from cellgen import api
+from cellgen.errors import ArgumentError
+from cellgen.kernel import Kernel, Results
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Arrays: TypeAlias = dict[str, Array]
+
+NAMES: Mapping[str, str] = {
+    "X": "x", "Uz": "w_z", "Wz": "u_z", "bz": "b_z", "Ur": "w_r", "Wr": "u_r", "br": "b_r",
+    "Uh": "w_n", "Wh": "u_n", "bh": "b_n",
+}  # fmt: skip
+"""The cell's name of each argument."""
+
+MASKS: Mapping[str, str] = {"Uz": "m_z", "Ur": "m_r", "Uh": "m_n", "Wz": "", "Wr": "", "Wh": ""}
+"""Dropout masks in the order in which they are drawn; those of U are arguments of the cell."""
+
+
+class PeerAssertionError(ArgumentError, AssertionError):
+    """What mygrad asserts; an ArgumentError as well."""
+
+
+def gru(
+    X: ArrayLike,
+    Uz: ArrayLike,
+    Wz: ArrayLike,
+    bz: ArrayLike,
+    Ur: ArrayLike,
+    Wr: ArrayLike,
+    br: ArrayLike,
+    Uh: ArrayLike,
+    Wh: ArrayLike,
+    bh: ArrayLike,
+    s0: Array | None = None,
+    bp_lim: int | None = None,
+    dropout: float = 0.0,
+    constant: bool | None = None,
+) -> Array:
+    """Run a GRU over X and return S (T + 1, N, D), its states from s0 on.
+
+    ``bp_lim`` is checked and ignored. ``dropout`` in (0, 1) draws masks from NumPy's global state,
+    in mygrad's order (``draw_masks``).
+
+    Raises:
+        ArgumentError: shapes that do not agree, s0 not as ``gru_vjp`` says; it is a ValueError.
+        AssertionError: ``bp_lim`` or ``dropout`` out of range, as in mygrad.
+    """
+    given = {"X": X, "Uz": Uz, "Wz": Wz, "bz": bz, "Ur": Ur, "Wr": Wr, "br": br}
+    given |= {"Uh": Uh, "Wh": Wh, "bh": bh}
+    return _run(given, s0, bp_lim, dropout, constant, None, save=False).states
+
+
+def gru_vjp(
+    X: ArrayLike,
+    Uz: ArrayLike,
+    Wz: ArrayLike,
+    bz: ArrayLike,
+    Ur: ArrayLike,
+    Wr: ArrayLike,
+    br: ArrayLike,
+    Uh: ArrayLike,
+    Wh: ArrayLike,
+    bh: ArrayLike,
+    s0: Array | None = None,
+    bp_lim: int | None = None,
+    dropout: float = 0.0,
+    constant: bool | None = None,
+    masks: Mapping[str, ArrayLike] | None = None,
+) -> tuple[Array, Callable[[ArrayLike], Arrays]]:
+    """Run a GRU and return S (T + 1, N, D) and ``backward``.
+
+    ``backward(G)`` takes dL/dS, of S's shape, and returns the gradients by argument name, without
+    those of constants; it may be called any number of times. With ``constant=True`` it returns {}.
+
+    ``bp_lim`` in [0, T) limits how far each term of the loss is followed: the gradient G[t] reaches
+    the states t - 1, ..., t - bp_lim and no further (not a truncation in chunks). ``None`` and T - 1
+    follow it to the start. ``masks`` by weight, Uz, Ur, Uh (1, N, D) or (N, D), Wz, Wr, Wh (D, D),
+    are used as given, scale included; otherwise ``dropout`` draws them.
+
+    Raises:
+        ArgumentError: shapes that do not agree; masks that are missing or unknown; an s0 that is
+            neither an array nor a constant tensor (any tensor with ``constant=True``), as in
+            mygrad. It is a ValueError.
+        AssertionError: ``bp_lim`` or ``dropout`` out of range, as in mygrad.
+    """
+    given = {"X": X, "Uz": Uz, "Wz": Wz, "bz": bz, "Ur": Ur, "Wr": Wr, "br": br}
+    given |= {"Uh": Uh, "Wh": Wh, "bh": bh}
+    run = _run(given, s0, bp_lim, dropout, constant, masks, save=True)
+    return run.states, run.backward
+
+
+def draw_masks(dropout: float, N: int, D: int) -> Arrays:
+    """Draw the six masks of mygrad from NumPy's global state, in its order; float64.
+
+    Those of Uz, Ur, Uh (1, N, D) multiply X U at every step, those of Wz, Wr, Wh (D, D) the weights.
+    """
+    keep = 1 - dropout
+    inputs = np.random.binomial(1, keep, size=(3, 1, N, D)) / keep
+    weights = np.random.binomial(1, keep, size=(3, D, D)) / keep
+    return dict(zip(MASKS, (*inputs, *weights), strict=True))
+
+
+# --- forward -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One forward pass: what the kernel was given and what it returned."""
+
+    kernel: Kernel
+    known: Arrays
+    states: Array
+    saved: Results | None
+    window: int | None
+    dtypes: Mapping[str, np.dtype[Any]]
+    masks: Arrays
+
+    def backward(self, G: ArrayLike) -> Arrays:
+        """Return the gradients of sum(G * S) by argument name."""
+        upstream = np.asarray(G)
+        if upstream.shape != self.states.shape:
+            raise ArgumentError(
+                f"gru: the gradient has shape {upstream.shape}, expected that of S, "
+                f"{self.states.shape}"
+            )
+        if not self.dtypes:
+            return {}
+        d_h = np.ascontiguousarray(upstream[1:], self.known["x"].dtype)
+        found = self._through_time(d_h) if self.window is None else self._windowed(d_h)
+        gradients = {name: found[f"d_{NAMES[name]}"] for name in self.dtypes}
+        for name in gradients.keys() & self.masks.keys():
+            gradients[name] = gradients[name] * self.masks[name]
+        return {name: array.astype(self.dtypes[name]) for name, array in gradients.items()}
+
+    def _through_time(self, d_h: Array) -> Arrays:
+        states = self.states.astype(d_h.dtype, copy=False)
+        results = self.kernel.sequence_backward(
+            **self.known, h_prev=states[0], h=states[1:], d_h=d_h, saved=self.saved
+        )
+        return results._asdict()
+
+    def _windowed(self, d_h: Array) -> Arrays:
+        """Follow each term of the loss over ``window`` steps.
+
+        The step's backward function maps each row of d_h to its row of d_h_prev, linearly and
+        without a look at other rows, so all T N rows of the sequence can go through it at once:
+        that is one step back for every term of the loss. With J[t] the Jacobian of step t,
+
+            A_0[t] = G[t];   A_k[t] = G[t] + A_(k-1)[t+1] J[t+1]
+
+        gives A_k[t] = sum over j <= k of G[t+j] J[t+j] ... J[t+1]: exactly the terms that may reach
+        S[t]. A last call takes the local gradients at every state that was reached.
+        """
+        time, rows, units = d_h.shape
+        states = self.states.astype(d_h.dtype, copy=False)
+        steps = {"h_prev": states[:-1].reshape(time * rows, units)}
+        for name, array in self.known.items():
+            if array.ndim == 3:
+                steps[name] = array.reshape(time * rows, array.shape[-1])
+            elif name in MASKS.values():
+                steps[name] = np.tile(array, (time, 1))
+            else:
+                steps[name] = array
+        total = d_h
+        for _ in range(self.window or 0):
+            local = _call(self.kernel, "backward", steps, total)
+            total = d_h.copy()
+            total[:-1] += local["d_h_prev"].reshape(d_h.shape)[1:]
+        local = _call(self.kernel, "backward", steps, total)
+        found = local | _call(self.kernel, "weight_gradients", steps | local, total)
+        return found | {"d_x": local["d_x"].reshape(self.known["x"].shape)}
+
+
+def _run(
+    given: dict[str, ArrayLike],
+    s0: Array | None,
+    bp_lim: int | None,
+    dropout: float,
+    constant: bool | None,
+    masks: Mapping[str, ArrayLike] | None,
+    *,
+    save: bool,
+) -> _Run:
+    """Check what mygrad checks, run the kernel, keep what the backward pass needs."""
+    arrays = {name: np.asarray(value) for name, value in given.items()}
+    time, rows, _ = _require_shape("X", arrays["X"], 3)
+    (units,) = _require_shape("bz", arrays["bz"], 1)
+    _require(
+        bp_lim is None or (isinstance(bp_lim, Integral) and 0 <= bp_lim < time),
+        f"bp_lim is {bp_lim}, expected None or an integer in [0, {time})",
+    )
+    _require(0 <= dropout < 1, f"dropout is {dropout}, expected a number in [0, 1)")
+    start = _initial_state(s0, constant)
+    if masks is None and dropout:
+        masks = draw_masks(dropout, rows, units)
+    dtype = np.result_type(*(array.dtype for array in arrays.values()))
+    work = np.dtype(np.float32) if dtype == np.float16 else dtype
+    drop = {} if masks is None else _masks(masks, rows, units)
+    known = _kernel_arguments(arrays, drop, work)
+    states = np.zeros((time + 1, rows, units), work)
+    if start is not None:
+        states[0] = start
+    kernel = _kernel(bool(drop))
+    result = kernel.sequence_forward(**known, h_prev=states[0], out={"h": states[1:]}, save=save)
+    return _Run(
+        kernel,
+        known,
+        states.astype(dtype, copy=False),
+        result.saved if save else None,
+        None if bp_lim is None or bp_lim == time - 1 else int(bp_lim),
+        {} if constant else _variables(given, arrays),
+        {name: mask for name, mask in drop.items() if name.startswith("W")},
+    )
+
+
+@lru_cache(maxsize=2)
+def _kernel(has_dropout: bool) -> Kernel:
+    """Load the cell that ships, or generate the one with masks (which needs SymPy)."""
+    if not has_dropout:
+        return api.load("gru_reset_before")
+    from cellgen.cells.gru_dropout import GRUDropout
+
+    return api.compile(GRUDropout)
+
+
+def _kernel_arguments(arrays: Arrays, masks: Arrays, dtype: np.dtype[Any]) -> Arrays:
+    """Name the arrays as the cell does, weights times their masks, in the dtype of the call."""
+    known = {}
+    for name, array in arrays.items():
+        is_masked = name in masks and name.startswith("W")
+        value = array * masks[name] if is_masked else array
+        known[NAMES[name]] = np.ascontiguousarray(value, dtype)
+    for name, mask in masks.items():
+        if MASKS[name]:
+            known[MASKS[name]] = np.ascontiguousarray(mask, dtype)
+    return known
+
+
+def _call(kernel: Kernel, function: str, known: Arrays, d_h: Array) -> Arrays:
+    """Call a function of the step over all rows with those of the known values that it takes."""
+    everything = known | {"d_h": d_h.reshape(-1, d_h.shape[-1])}
+    called = kernel.functions[function]
+    names = [a.name for a in called.function.arguments if a.name in everything]
+    results = called(out=None, **{name: everything[name] for name in names})
+    return results._asdict()
+
+
+# --- arguments -----------------------------------------------------------------------------------
+
+
+def _masks(masks: Mapping[str, ArrayLike], rows: int, units: int) -> Arrays:
+    """Check the names and shapes of masks; those of U become (N, D)."""
+    if set(masks) != set(MASKS):
+        raise ArgumentError(
+            f"gru: masks are {', '.join(sorted(masks)) or 'none'}, expected one each for "
+            f"{', '.join(MASKS)}"
+        )
+    found = {}
+    for name in MASKS:
+        mask = np.asarray(masks[name])
+        shape = (units if name.startswith("W") else rows, units)
+        if mask.shape not in (shape, (1, *shape)) or mask.ndim == 3 and name.startswith("W"):
+            raise ArgumentError(f"gru: mask {name} has shape {mask.shape}, expected {shape}")
+        found[name] = mask.reshape(shape)
+    return found
+
+
+def _variables(
+    given: Mapping[str, ArrayLike], arrays: Arrays
+) -> dict[str, np.dtype[Any]]:
+    """List the arguments that get a gradient, with their dtypes."""
+    return {
+        name: array.dtype
+        for name, array in arrays.items()
+        if np.issubdtype(array.dtype, np.floating)
+        and not getattr(given[name], "constant", False)
+    }
+
+
+def _initial_state(s0: object, constant: bool | None) -> Array | None:
+    """Take s0 as mygrad does: an array, or a tensor that is constant or made so."""
+    if s0 is None or isinstance(s0, np.ndarray):
+        return s0
+    is_tensor = hasattr(s0, "constant") and hasattr(s0, "data")
+    if is_tensor and (constant or getattr(s0, "constant", False)):
+        return np.asarray(getattr(s0, "data", None))
+    raise ArgumentError(
+        f"gru: s0 is a {type(s0).__name__}, expected a numpy.ndarray or a constant tensor (s0 gets "
+        f"no gradient); pass np.asarray(s0)"
+    )
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise PeerAssertionError(f"gru: {what}")
+
+
+def _require_shape(name: str, array: Array, axes: int) -> tuple[int, ...]:
+    if array.ndim != axes:
+        raise ArgumentError(f"gru: {name} has shape {array.shape}, expected {axes} axes")
+    return array.shape

@@ -180,7 +180,7 @@ class _Function:
             links=links,
             totals=self._totals(),
             reads_previous=self._reads_previous(),
-            chunk_rows=CHUNK_ROWS,
+            chunk_rows=self._chunk_rows(),
             window_rows=WINDOW_ROWS,
         )
 
@@ -206,6 +206,12 @@ class _Function:
 
     def _reads_previous(self) -> bool:
         return Storage.PREVIOUS in self.schedule.deferred.storage.values()
+
+    def _chunk_rows(self) -> int:
+        """Rows of a deferred chunk; one step where a batched array is the same at every step."""
+        storage = self.schedule.deferred.storage.items()
+        constant = (b.value for b, place in storage if place is Storage.CONSTANT)
+        return 1 if any(value.is_batched for value in constant) else CHUNK_ROWS
 
     def add_memory(self, name: str, count: str, note: str) -> str:
         self.memory.setdefault(name, MemoryContext(name, count, note))

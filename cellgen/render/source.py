@@ -75,7 +75,7 @@ class Head:
         lines = textwrap.wrap(safe, 96)
         return Head(
             name=definition.name,
-            title=doc.split(" (")[0].split(". ")[0].rstrip(".,;:") + ".",
+            title=safe.split(" (")[0].split(". ")[0].rstrip(".,;:") + ".",
             doc=lines,
             origin=definition.origin,
             digest=digest,
