@@ -26,6 +26,7 @@ from cellgen.errors import ArgumentError, BuildError
 from cellgen.functions import CellPrograms
 from cellgen.kernel import Kernel
 from cellgen.ops import Pointwise, shape_of
+from cellgen.over_time import forward_errors, gradient_errors, run_steps
 from cellgen.pipeline import programs_of
 from cellgen.program import Names, Program, Statement
 from cellgen.reference import Sizes, interpret, shape_sizes
@@ -44,6 +45,12 @@ C_BARS = {"float32": 2.0**-19, "float64": 2.0**-48}
 """C against the interpreter: 16 units in the last place of what rounding each value once can do
 (``_scales``). A function may be off by 4 (decision 24), a chain of 34 products by sqrt(34) / 2; the
 rest is for unlucky signs."""
+
+SEQUENCE_BARS = {"float32": 2.0**-17, "float64": 2.0**-46, "gradient": 1e-12}
+"""As ``C_BARS``, times four: a rounding difference is carried, and may grow, over eight steps."""
+
+SEQUENCE_SHAPES = ((8, 3), (1, 5), (5, 1))
+"""(T, B): threads share rows, a single step packs late, a single row is hoisted."""
 
 STEP = 1e-100
 """Complex step: its square underflows to 0, so the imaginary part is the derivative exactly."""
@@ -556,6 +563,41 @@ def _compare(
         _raise_to(errors, name, error)
 
 
+# --- functions over time -------------------------------------------------------------------------
+
+
+def _prove_sequences(subject: _Subject, rng: np.random.Generator) -> list[Row]:
+    """Compare the functions over time with the equations step by step and with complex steps."""
+    names = ("C float32 sequence_forward", "C float64 sequence_forward", "C sequence_backward")
+    bars = (SEQUENCE_BARS["float32"], SEQUENCE_BARS["float64"], SEQUENCE_BARS["gradient"])
+    kernel, definition = subject.kernel, subject.definition
+    if isinstance(kernel, BuildError):
+        return [Row(n, None, b, "failed", str(kernel)) for n, b in zip(names, bars, strict=True)]
+    errors: tuple[dict[str, float], ...] = ({}, {}, {})
+    lengths = GRADIENT_SIZES[: len(definition.dims)]
+    for steps, batch in SEQUENCE_SHAPES:
+        point = _point(subject, (batch, *lengths[1:]), rng)
+        sizes = {**point.sizes, "T": steps}
+        arguments = dict(point.arguments)
+        for value in definition.with_role(Role.INPUT):
+            stacked = [_normal(rng, value, sizes) for _ in range(steps)]
+            arguments[str(value.name)] = np.array(stacked)
+        scalars = {str(v.name) for v in definition.with_role(Role.SCALAR)}
+        arrays = {n: a for n, a in arguments.items() if n not in scalars}
+        for index, dtype in enumerate(("float32", "float64")):
+            for name, error in forward_errors(kernel, definition, arrays, sizes, dtype).items():
+                _raise_to(errors[index], name, error)
+        shapes = run_steps(definition, arrays, sizes).results
+        upstream: Arguments = {
+            f"d_{n}": np.asarray(rng.standard_normal(a.shape)) for n, a in shapes.items()
+        }
+        gradients = gradient_errors(kernel, definition, arrays, upstream, sizes, rng)
+        for name, error in gradients.items():
+            _raise_to(errors[2], name, error)
+    note = "T, B = " + "; ".join(f"{t}, {b}" for t, b in SEQUENCE_SHAPES)
+    return [judged(n, e, b, note) for n, e, b in zip(names, errors, bars, strict=True)]
+
+
 # --- goldens -------------------------------------------------------------------------------------
 
 
@@ -588,5 +630,6 @@ _PARTS: tuple[tuple[str, Callable[[_Subject, np.random.Generator], list[Row]]], 
     ("hand-written forward", _prove_forward),
     ("complex-step gradients", _prove_gradients),
     ("compiled kernels", _prove_kernels),
+    ("functions over time", _prove_sequences),
     ("goldens", _prove_goldens),
 )

@@ -1,4 +1,4 @@
-"""The command line: ``cellgen list | show | build | check | doctor | cache``.
+"""The command line: ``cellgen list | show | build | check | bench | doctor | cache``.
 
 Results go to stdout, progress to stderr. Exit status: 0 fine, 1 a check or a build failed, 2 wrong
 usage, 130 interrupted. Everything heavy is imported inside the command that needs it, so that
@@ -171,6 +171,55 @@ def check_cells(
             terminal.print_reports(reports)
         if not all(report.ok for report in reports):
             raise typer.Exit(FAILED)
+
+
+@app.command()
+def bench(
+    cells: Annotated[
+        list[str] | None,
+        typer.Argument(metavar=ONE_CELL, help="Cells; lstm and both GRUs when none is named."),
+    ] = None,
+    against: Annotated[
+        str, typer.Option(metavar="PEER,...", help="Peers, or none; all when left out.")
+    ] = "",
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(metavar="W1,...|T,B,I,H", help="Shapes, or W1 to W6."),
+    ] = None,
+    threads: Annotated[
+        str, typer.Option(metavar="N,...", help="Thread counts; all processors when left out.")
+    ] = "",
+    mode: Annotated[
+        str, typer.Option(metavar="MODE,...", help="forward, forward+backward, or both.")
+    ] = "",
+    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds, at least 7.")] = 7,
+    memory: Annotated[bool, typer.Option("--memory", help="Peak memory as well.")] = False,
+    as_json: JsonOption = False,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep the JSON.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the comparison.")] = None,
+    saved: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="Show what was kept; time nothing."),
+    ] = None,
+) -> None:
+    """Time whole sequences beside other libraries, as multiples of what the machine allows."""
+    with _errors():
+        from cellgen.bench import command
+
+        if plot is not None:
+            command.require_matplotlib()
+        if saved is not None:
+            report = command.read(saved)
+        else:
+            options = (cells or (), against, shapes or (), threads, mode, rounds, memory)
+            report = command.run(command.plan_of(*options))
+        if save is not None:
+            command.save(report, save)
+        command.show(report, as_json)
+        if plot is not None:
+            from cellgen.bench.plot import draw
+
+            draw(report, plot)
 
 
 @app.command()

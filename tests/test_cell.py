@@ -72,7 +72,7 @@ def refused(code: str, *parts: str, line: str) -> Refused:
     return Refused(code, *parts, line=line)
 
 
-# --- states --------------------------------------------------------------------------------------
+# --- states ---------------------------------------------------------------------------------------
 
 
 def test_state_without_its_equation() -> None:
@@ -106,7 +106,7 @@ def test_cell_without_state() -> None:
             h = tanh(x)
 
 
-# --- shapes --------------------------------------------------------------------------------------
+# --- shapes ---------------------------------------------------------------------------------------
 
 
 def test_shapes_that_do_not_agree_pointwise() -> None:
@@ -206,7 +206,7 @@ def test_variant_whose_declaration_breaks_a_parents_equation_shows_that_equation
     assert "z_bar = x @ w_z + h_prev @ u_z + b_z" in text
 
 
-# --- names ---------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["int", "template", "lambda", "linux", "row", "threadIdx", "WX"])
@@ -232,7 +232,7 @@ def test_values_named_like_a_dimension() -> None:
         D = Dim("D")
 
         class A(Cell):
-            x, nD, h_prev = Input(D), Weight(D, H), State(H)
+            x, nD, h_prev = Input(D), Weight(D, H), State(H)  # noqa: N815
             h = tanh(x @ nD + h_prev)
 
 
@@ -268,7 +268,7 @@ def test_name_assigned_twice() -> None:
         class A(Cell):
             a_second, h_prev = Input(H), State(H)
             a = tanh(h_prev)
-            a = tanh(a_second)
+            a = tanh(a_second)  # noqa: PIE794
 
 
 def test_name_assigned_twice_in_a_loop() -> None:
@@ -280,12 +280,10 @@ def test_name_assigned_twice_in_a_loop() -> None:
                 looped = tanh(h_prev)
 
 
-# --- cycles --------------------------------------------------------------------------------------
+# --- cycles ---------------------------------------------------------------------------------------
 
 
-def test_equations_in_terms_of_their_own_parent_are_cyclic_and_the_message_says_what_to_do() -> (
-    None
-):
+def test_equations_in_terms_of_their_own_parent_are_cyclic() -> None:
     with refused(
         "cycle",
         "A: the equations are cyclic: n -> n",
@@ -341,7 +339,7 @@ def test_unfinished_cell_is_no_cell() -> None:
         definition_of(int)  # type: ignore[arg-type]
 
 
-# --- what must be used ---------------------------------------------------------------------------
+# --- what must be used ----------------------------------------------------------------------------
 
 
 def test_unused_part_of_a_split() -> None:
@@ -392,7 +390,7 @@ def test_what_a_variant_no_longer_needs_goes() -> None:
     assert "z_bar" not in {str(e.target) for e in Ungated.definition.equations}
 
 
-# --- foreign values ------------------------------------------------------------------------------
+# --- foreign values -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where_used", ["equation", "alias", "outputs", "gradients"])
@@ -425,7 +423,7 @@ def test_symbols_that_are_no_values() -> None:
             h = h_prev * stranger
 
 
-# --- what SymPy and Python do before us ------------------------------------------------------------
+# --- what SymPy and Python do before us -----------------------------------------------------------
 
 
 def test_equations_that_fold_to_a_constant() -> None:
@@ -490,7 +488,7 @@ def test_comprehensions_in_a_class_body_do_not_see_its_names() -> None:
 
         class A(Cell):
             h_prev = State(H)
-            a, b = [tanh(k * h_prev) for k in (1, 2)]
+            a, b = [tanh(k * h_prev) for k in (1, 2)]  # noqa: F821
 
     class Mapped(Cell):
         h_prev = State(2 * H)
@@ -562,7 +560,7 @@ def test_cells_have_one_parent() -> None:
             pass
 
 
-# --- outputs and gradients -------------------------------------------------------------------------
+# --- outputs and gradients ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["outputs", "gradients"])
@@ -608,7 +606,7 @@ def test_empty_and_repeated_selections() -> None:
             h_prev = State(H)
             h = tanh(h_prev)
             outputs = h
-            outputs = (h,)  # again
+            outputs = (h,)  # again  # noqa: PIE794
 
 
 def test_gradients_that_no_output_depends_on() -> None:
@@ -648,7 +646,7 @@ def test_single_value_is_a_selection_of_one_and_defaults_are_all_states() -> Non
     assert Two.definition.gradients is None
 
 
-# --- what is no equation -----------------------------------------------------------------------------
+# --- what is no equation --------------------------------------------------------------------------
 
 
 def test_numbers_strings_functions_and_lengths_are_no_equations() -> None:
@@ -715,7 +713,7 @@ def test_constants_of_lengths_and_numbers_may_stand_in_equations() -> None:
     assert A.definition.equations[-1].expression.free_symbols >= {H}
 
 
-# --- values, families, variants ------------------------------------------------------------------------
+# --- values, families, variants -------------------------------------------------------------------
 
 
 def test_roles_give_shapes() -> None:
@@ -820,7 +818,7 @@ def test_definitions_print() -> None:
     ]
 
 
-# --- codes -------------------------------------------------------------------------------------------
+# --- codes ----------------------------------------------------------------------------------------
 
 CODES = {
     "declaration",

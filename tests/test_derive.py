@@ -126,7 +126,7 @@ def test_upstream_gradients_left_out_count_as_zero(missing: tuple[str, ...]) -> 
         np.testing.assert_array_equal(array, expected[name])
 
 
-# --- what derived programs look like -------------------------------------------------------------------
+# --- what derived programs look like --------------------------------------------------------------
 
 
 def calls(program: Program) -> list[str]:

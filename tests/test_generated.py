@@ -32,7 +32,8 @@ LANGUAGES = {
 
 LIBRARY = set(
     """
-    exp expm1 log log1p tanh sqrt sqrtf sin cos pow erf fabs copysign copysignf powf sinf cosf fma fmaf
+    exp expm1 log log1p tanh sqrt sqrtf sin cos pow erf fabs copysign copysignf
+    powf sinf cosf fma fmaf
     memcpy memset memmove memcmp __stack_chk_fail __memcpy_chk __memset_chk
     """.split()  # noqa: SIM905
 )

@@ -37,11 +37,12 @@ LAYERS = (
     {"pipeline"},
     # what people use
     {"cells"},
-    {"tree", "truths"},
+    {"tree", "truths", "over_time"},
     {"api", "catalogue"},
     {"__init__"},
-    {"check", "compat", "doctor", "find", "make"},
+    {"bench", "check", "compat", "doctor", "find", "make"},
     {"terminal"},
+    {"bench"},
     {"cli"},
     {"__main__"},
 )
@@ -51,6 +52,7 @@ LAZY = {
     ("api", "pipeline"): "loading a built kernel must not import SymPy",
     ("api", "tree"): "loading a built kernel must not import SymPy",
     ("compat/mygrad", "cells"): "a drop-in whose kernel is built must not import SymPy",
+    ("compat/epynn", "cells"): "a drop-in whose kernel is built must not import SymPy",
 }
 """Function-local imports that are deliberate, and why. The command line's are all of that kind."""
 

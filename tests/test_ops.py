@@ -30,7 +30,7 @@ from tests.conftest import SIZES, STEP, directional, draw, relative
 every_function = pytest.mark.parametrize("name", sorted(POINTWISE))
 
 POINTS = np.array([-1.75, -0.6, -0.3, 0.2, 0.7, 1.3, 2.2])
-"""Away from every kink (at 0, at 3, where two arguments are equal), inside and outside of limits."""
+"""Away from every kink (0, 3, equal arguments), inside and outside of limits."""
 LOW, HIGH = np.full(POINTS.shape, -0.5), np.full(POINTS.shape, 0.8)
 
 softsign = activation(
@@ -57,7 +57,7 @@ def program_of(expression: Expr, arguments: list[Value]) -> Program:
     return Program("table", "row", tuple(arguments), (Statement(y, expression),), (y,))
 
 
-# --- pointwise functions ---------------------------------------------------------------------------
+# --- pointwise functions --------------------------------------------------------------------------
 
 
 @every_function
@@ -152,7 +152,7 @@ def test_c_spelling_means_what_numpy_means(library: ctypes.CDLL, name: str, suff
     np.testing.assert_allclose(result, expected, rtol=8 * np.finfo(dtype).eps)
 
 
-# --- ties, folds, options ----------------------------------------------------------------------------
+# --- ties, folds, options -------------------------------------------------------------------------
 
 
 def slope_at(function: Callable[..., Expr], point: float, *others: float) -> list[float]:
@@ -228,7 +228,7 @@ def test_sympys_functions_become_rows_and_unknown_ones_are_named() -> None:
     assert identity(a) is a
 
 
-# --- own activations ---------------------------------------------------------------------------------
+# --- own activations ------------------------------------------------------------------------------
 
 
 def test_own_activation_is_differentiated_and_printed_with_the_brackets_it_needs() -> None:
@@ -264,7 +264,7 @@ def test_own_activation_that_cannot_be_says_why(name: str, c: str, message: str)
     assert f'File "{Path(__file__)}"' in str(caught.value)
 
 
-# --- operators across elements -----------------------------------------------------------------------
+# --- operators across elements --------------------------------------------------------------------
 
 EXAMPLES: dict[str, list[tuple[list[Shape], list[Expr], Shape]]] = {
     "matmul": [([(B, I), (I, H)], [], (B, H)), ([(I, H), (H, I)], [], (I, I))],

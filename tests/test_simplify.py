@@ -71,7 +71,7 @@ def test_rewrites_never_touch_what_they_are_given(rewrite: Rewrite) -> None:
     assert str(program) == before
 
 
-# --- what each does ------------------------------------------------------------------------------------
+# --- what each does -------------------------------------------------------------------------------
 
 
 def argument(name: str, *shape: object, order: int = 0) -> Value:

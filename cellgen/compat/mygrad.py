@@ -231,6 +231,8 @@ def _run(
     known = _kernel_arguments(arrays, drop, work)
     states = np.zeros((time + 1, rows, units), work)
     if start is not None:
+        if start.shape != states.shape[1:]:
+            raise ArgumentError(f"gru: s0 has shape {start.shape}, expected {states.shape[1:]}")
         states[0] = start
     kernel = _kernel(bool(drop))
     result = kernel.sequence_forward(**known, h_prev=states[0], out={"h": states[1:]}, save=save)
@@ -297,15 +299,12 @@ def _masks(masks: Mapping[str, ArrayLike], rows: int, units: int) -> Arrays:
     return found
 
 
-def _variables(
-    given: Mapping[str, ArrayLike], arrays: Arrays
-) -> dict[str, np.dtype[Any]]:
+def _variables(given: Mapping[str, ArrayLike], arrays: Arrays) -> dict[str, np.dtype[Any]]:
     """List the arguments that get a gradient, with their dtypes."""
     return {
         name: array.dtype
         for name, array in arrays.items()
-        if np.issubdtype(array.dtype, np.floating)
-        and not getattr(given[name], "constant", False)
+        if np.issubdtype(array.dtype, np.floating) and not getattr(given[name], "constant", False)
     }
 
 

@@ -310,7 +310,7 @@ CELLGEN_MATH float cellgen_sigmoid_f32(float x)
  * With h = |x| - n ln(2)/2 (|h| <= ln(2)/4) and q = (e^2h - 1)/2 = h + h^2 P2(h):
  *     m = 2^n q + (2^n - 1)/2
  * P2(h) = 2 P(2h), the polynomial of expm1 with coefficients times powers of two: no error added.
- * At most 2.54 ulp. */
+ * At most 1.65 ulp with fma, 2.61 without. */
 CELLGEN_MATH float cellgen_tanh_f32(float x)
 {
     float a = fabsf(x);
@@ -330,12 +330,24 @@ CELLGEN_MATH float cellgen_tanh_f32(float x)
     p = cellgen_madd_f32(p, h, 2.0f * 0.49999997f);
     const float q = cellgen_madd_f32(h * p, h, h);
     const float scale = cellgen_power_of_two_f32(sum);
-    const float m = cellgen_madd_f32(scale, q, cellgen_madd_f32(scale, 0.5f, -0.5f));
-    return copysignf(m / (m + 1.0f), x);
+    const float shift = cellgen_madd_f32(scale, 0.5f, -0.5f);
+    const float m = cellgen_madd_f32(scale, q, shift);
+    const float d = m + 1.0f;
+    const float inverse = 1.0f / d;
+    float y = m * inverse;
+#if CELLGEN_HAS_FMA
+    /* what m and m + 1 lost to rounding, and from it a correction of the quotient */
+    const float m_low = cellgen_madd_f32(scale, q, shift - m);
+    const float large = m > 1.0f ? m : 1.0f, small = m > 1.0f ? 1.0f : m;
+    const float d_low = small - (d - large) + m_low;
+    const float rest = cellgen_madd_f32(-y, d, m) + cellgen_madd_f32(-y, d_low, m_low);
+    y = cellgen_madd_f32(rest, inverse, y);
+#endif
+    return copysignf(y, x);
 }
 
 /* 1/(1 + e^-x) = 1/((1 + 2^n) + 2^n q), e^-x = 2^n (1 + q): 1 + 2^n is exact for |n| < 24.
- * Subnormal results (x < -87.34) are 0. At most 2.45 ulp. */
+ * Subnormal results (x < -87.34) are 0. At most 1.59 ulp with fma, 2.45 without. */
 CELLGEN_MATH float cellgen_sigmoid_f32(float x)
 {
     float z = -x;
@@ -345,7 +357,14 @@ CELLGEN_MATH float cellgen_sigmoid_f32(float x)
     const float n = sum - CELLGEN_ROUND_TO_INTEGER;
     const float q = cellgen_expm1_reduced_f32(cellgen_minus_n_ln2_f32(z, n));
     const float scale = cellgen_power_of_two_f32(sum);
-    const float y = 1.0f / cellgen_madd_f32(scale, q, 1.0f + scale);
+    const float shift = 1.0f + scale;
+    const float d = cellgen_madd_f32(scale, q, shift);
+    float y = 1.0f / d;
+#if CELLGEN_HAS_FMA
+    /* what d lost to rounding, and from it a correction of the quotient */
+    const float d_low = cellgen_madd_f32(scale, q, shift - d);
+    y = cellgen_madd_f32(cellgen_madd_f32(-d_low, y, cellgen_madd_f32(-d, y, 1.0f)), y, y);
+#endif
     return x < -87.3366f ? 0.0f : y;
 }
 

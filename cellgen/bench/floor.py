@@ -1,0 +1,71 @@
+"""The machine's limit: how fast it multiplies matrices and moves bytes, measured in the same run.
+
+floor = max(operations of all matrix products / best rate of a large product,
+            bytes of every argument and result once / rate of a copy)
+
+Elementwise work is not counted, so that 1.00 means that it is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cellgen.bench.problem import Mode, Problem
+from cellgen.bench.process import Worker
+
+SGEMM_SIZE = 2048
+COPY_BYTES = 128 << 20
+"""Larger than last-level caches."""
+
+ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a number of threads reaches: operations per second by library, bytes per second."""
+
+    threads: int
+    sgemm: Mapping[str, float]
+    copy: float
+
+    @property
+    def best(self) -> float:
+        return max(self.sgemm.values())
+
+
+@dataclass(frozen=True)
+class Floor:
+    """Seconds below which a computation cannot come, and what bounds it."""
+
+    flops: int
+    bytes: int
+    seconds: float
+    bound: str
+
+
+def measure_rates(
+    workers: Sequence[Worker], threads: int, size: int = SGEMM_SIZE, count: int = COPY_BYTES
+) -> Rates:
+    """Take the best of several interleaved rounds of those that offer a product.
+
+    Raises:
+        WorkerError: a product fails.
+    """
+    best: dict[str, float] = {}
+    copy = 0.0
+    for _ in range(ROUNDS):
+        for worker in workers:
+            rate = worker.sgemm(size)
+            if rate is not None:
+                best[worker.peer.name] = max(best.get(worker.peer.name, 0.0), rate)
+        copy = max(copy, workers[0].copy(count))
+    return Rates(threads, best, copy)
+
+
+def floor_of(problem: Problem, mode: Mode, rates: Rates) -> Floor:
+    """Apply the rates to the work of a problem."""
+    flops, count = problem.flops(mode), problem.bytes(mode)
+    products, moves = flops / rates.best, count / rates.copy
+    bound = "products" if products >= moves else "memory"
+    return Floor(flops, count, max(products, moves), bound)

@@ -1,0 +1,254 @@
+"""Run a benchmark: check every contestant, then time all of them round by round.
+
+Input: a ``Plan``. Output: a ``Report``. A peer that is missing, fails or differs is reported, and
+nothing else suffers from it; only cellgen's own failure ends a run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from cellgen.bench.device import describe
+from cellgen.bench.floor import COPY_BYTES, SGEMM_SIZE, Rates, floor_of, measure_rates
+from cellgen.bench.peers import OWN, PEERS, Peer
+from cellgen.bench.peers.own import kernel_of
+from cellgen.bench.problem import Array, Arrays, Mode, Problem, problem_of
+from cellgen.bench.process import Worker, WorkerError
+from cellgen.bench.report import Case, Entry, Missing, Report, Status
+from cellgen.bench.shapes import NAMED, Shape
+
+Progress = Callable[[str], None]
+DEFAULT_CELLS = ("lstm", "gru", "gru_reset_before")
+MIN_ROUNDS = 7
+
+TOLERANCE = 5e-4
+"""Largest difference from cellgen's result, relative to the largest entry of an array. float32
+sums of up to 16,000 terms over up to 1000 steps differ by some 1e-5; a mistake by 1e-2 or more."""
+
+SETTLE_SECONDS = 0.04
+"""Pause between contestants: idle threads of BLAS libraries spin for some 25 ms."""
+
+TIMED_SECONDS = 0.02
+"""A round calls as often as fits in here, so that the clock's resolution does not matter."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run. Cells are selectors; sizes and seconds are parameters for the tests' sake."""
+
+    cells: tuple[str, ...] = DEFAULT_CELLS
+    peers: tuple[Peer, ...] = PEERS
+    shapes: tuple[Shape, ...] = tuple(NAMED.values())
+    modes: tuple[Mode, ...] = tuple(Mode)
+    threads: tuple[int, ...] = (1,)
+    rounds: int = MIN_ROUNDS
+    memory: bool = False
+    sgemm_size: int = SGEMM_SIZE
+    copy_bytes: int = COPY_BYTES
+    timed_seconds: float = TIMED_SECONDS
+    settle_seconds: float = SETTLE_SECONDS
+
+    @property
+    def count(self) -> int:
+        return len(self.cells) * len(self.modes) * len(self.shapes) * len(self.threads)
+
+    def problems(self) -> Iterator[tuple[Problem, Mode]]:
+        for selector in self.cells:
+            interface = kernel_of(selector).interface
+            for mode in self.modes:
+                for shape in self.shapes:
+                    yield problem_of(interface, selector, shape), mode
+
+
+def measure(plan: Plan, say: Progress, done: Callable[[Case], None]) -> Report:
+    """Run all cases; ``say`` hears what is going on, ``done`` gets each case when it is over.
+
+    Raises:
+        WorkerError: cellgen's own process failed.
+        BuildError: a kernel cannot be compiled.
+    """
+    present = tuple(peer for peer in plan.peers if peer.installed)
+    missing = [
+        Missing(peer.name, f"not installed: pip install {peer.package}")
+        for peer in plan.peers
+        if not peer.installed
+    ]
+    rates: list[Rates] = []
+    cases: list[Case] = []
+    for threads in plan.threads:
+        with ExitStack() as stack:
+            workers, failed = _start(stack, (OWN, *present, *_multipliers(present)), threads, say)
+            missing += [item for item in failed if item not in missing]
+            say(f"machine, {threads} threads")
+            rates.append(measure_rates(workers, threads, plan.sgemm_size, plan.copy_bytes))
+            contestants = [w for w in workers if w.peer is OWN or w.peer in present]
+            for problem, mode in plan.problems():
+                case = _case(plan, problem, mode, rates[-1], contestants, say)
+                cases.append(case)
+                done(case)
+    packages = [word for peer in plan.peers for word in peer.package.split()]
+    return Report(describe(packages), plan.rounds, tuple(rates), tuple(missing), tuple(cases))
+
+
+def _multipliers(present: Sequence[Peer]) -> list[Peer]:
+    """NumPy and PyTorch, where installed, have a say in the floor even if they do not compete."""
+    names = {peer.name for peer in present}
+    wanted = [peer for peer in PEERS if peer.name in ("numpy", "torch")]
+    return [peer for peer in wanted if peer.installed and peer.name not in names]
+
+
+def _start(
+    stack: ExitStack, peers: Sequence[Peer], threads: int, say: Progress
+) -> tuple[list[Worker], list[Missing]]:
+    """Start all processes, which import side by side; those that fail are missing."""
+    started = [stack.enter_context(Worker(peer, threads)) for peer in peers]
+    workers, failed = [], []
+    for worker in started:
+        say(f"importing {worker.peer.name}")
+        try:
+            worker.wait_until_imported()
+            workers.append(worker)
+        except WorkerError as error:
+            if worker.peer is OWN:
+                raise
+            failed.append(Missing(worker.peer.name, f"cannot be imported: {_plain(error)}"))
+    return workers, failed
+
+
+def _plain(error: WorkerError) -> str:
+    """The message without its code and the peer's name."""
+    return Exception.__str__(error).partition(": ")[2]
+
+
+# --- one case ------------------------------------------------------------------------------------
+
+
+def _case(
+    plan: Plan,
+    problem: Problem,
+    mode: Mode,
+    rates: Rates,
+    contestants: Sequence[Worker],
+    say: Progress,
+) -> Case:
+    where = f"{problem.cell} {mode} {problem.shape.name}, {rates.threads} threads"
+    taking_part = [w for w in contestants if w.peer is OWN or w.peer.takes(problem.cell, mode)]
+    say(f"{where}: checking")
+    entries = _check(taking_part, problem, mode)
+    fit = [w for w in taking_part if entries[w.peer.name].status is Status.TIMED]
+    say(f"{where}: timing")
+    entries = _time(plan, fit, entries)
+    for worker in taking_part:
+        _if_alive(worker, worker.release)
+    if plan.memory and mode is Mode.BOTH:
+        say(f"{where}: memory")
+        entries = {
+            name: _with_memory(entry, problem, mode, rates.threads, taking_part)
+            for name, entry in entries.items()
+        }
+    floor = floor_of(problem, mode, rates)
+    return Case(problem.cell, mode, problem.shape, rates.threads, floor, tuple(entries.values()))
+
+
+def _check(workers: Sequence[Worker], problem: Problem, mode: Mode) -> dict[str, Entry]:
+    """Let every contestant compute the problem once and compare with the first, which is cellgen.
+
+    Raises:
+        WorkerError: cellgen's own process failed.
+    """
+    own, *peers = workers
+    own.prepare(problem, mode)
+    reference = own.results()
+    entries = {own.peer.name: Entry(own.peer.name, Status.TIMED, error=0.0)}
+    for worker in peers:
+        peer = worker.peer
+        try:
+            worker.prepare(problem, mode)
+            entries[peer.name] = compare(peer, worker.results(), reference)
+        except WorkerError as error:
+            entries[peer.name] = Entry(peer.name, Status.FAILED, text=_plain(error))
+    return entries
+
+
+def compare(peer: Peer, found: Arrays, reference: Arrays) -> Entry:
+    """Judge a peer's results: every name that is expected of it, within the tolerance."""
+    expected = [name for name in reference if name not in peer.lacks]
+    absent = [name for name in expected if name not in found]
+    if absent:
+        text = f"computes no {', '.join(absent)}"
+        return Entry(peer.name, Status.DIFFERS, text=text)
+    errors = {name: difference(found[name], reference[name]) for name in expected}
+    worst = max(errors, key=lambda name: errors[name])
+    if errors[worst] <= TOLERANCE:
+        return Entry(peer.name, Status.TIMED, error=errors[worst], text=peer.note)
+    text = f"{worst} differs by {errors[worst]:.1e} of its largest entry, not {TOLERANCE:.0e}"
+    return Entry(peer.name, Status.DIFFERS, error=errors[worst], text=text)
+
+
+def difference(found: Array, reference: Array) -> float:
+    """Largest difference relative to the largest entry; infinite for another shape or a NaN."""
+    if found.shape != reference.shape:
+        return float("inf")
+    scale = float(np.max(np.abs(reference), initial=np.finfo(np.float32).tiny))
+    error = float(np.max(np.abs(found.astype(np.float64) - reference), initial=0)) / scale
+    return error if np.isfinite(error) else float("inf")
+
+
+def _time(plan: Plan, workers: Sequence[Worker], entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Time every contestant once a round, another one first in every round."""
+    found = dict(entries)
+    repeats: dict[str, int] = {}
+    seconds: dict[str, list[float]] = {worker.peer.name: [] for worker in workers}
+
+    def turn(worker: Worker) -> None:
+        """Take a turn: the first one finds how many calls make a measurement."""
+        name = worker.peer.name
+        time.sleep(plan.settle_seconds)
+        if name in repeats:
+            seconds[name].append(worker.time(repeats[name]))
+        else:
+            repeats[name] = worker.repeats(plan.timed_seconds)
+
+    for number in range(plan.rounds + 1):
+        first = number % len(workers)
+        for worker in (*workers[first:], *workers[:first]):
+            entry = found[worker.peer.name]
+            if entry.status is Status.TIMED:
+                failure = _if_alive(worker, partial(turn, worker))
+                if failure:
+                    found[entry.name] = replace(entry, status=Status.FAILED, text=failure)
+    return {
+        name: replace(entry, seconds=tuple(seconds[name]))
+        if entry.status is Status.TIMED
+        else entry
+        for name, entry in found.items()
+    }
+
+
+def _if_alive(worker: Worker, ask: Callable[[], None]) -> str:
+    """Ask a worker for something; a peer's failure is returned, cellgen's own ends the run."""
+    try:
+        ask()
+    except WorkerError as error:
+        if worker.peer is OWN:
+            raise
+        return _plain(error)
+    return ""
+
+
+def _with_memory(
+    entry: Entry, problem: Problem, mode: Mode, threads: int, workers: Sequence[Worker]
+) -> Entry:
+    """Measure the peak in a process of its own, which has done nothing else."""
+    if entry.status is not Status.TIMED:
+        return entry
+    peer = next(worker.peer for worker in workers if worker.peer.name == entry.name)
+    with Worker(peer, threads) as worker:
+        worker.wait_until_imported()
+        return replace(entry, memory=worker.peak(problem, mode))

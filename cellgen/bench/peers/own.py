@@ -1,0 +1,116 @@
+"""cellgen's own kernels, and the GEMM inside them."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import subprocess
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import cellgen
+from cellgen import build, paths
+from cellgen.bench.peers import Prepared
+from cellgen.bench.problem import Arrays, Mode, Problem
+from cellgen.errors import BuildError
+from cellgen.find import find_one, is_file
+from cellgen.kernel import Kernel, Results, TimeFunction
+
+CONSUME: dict[str, Any] = (
+    {"consume": True} if "consume" in inspect.signature(TimeFunction.__call__).parameters else {}
+)
+"""Lets the backward pass overwrite what forward saved, as a training step would."""
+
+SGEMM = r"""
+#include "cellgen_gemm.h"
+#include "cellgen_team.h"
+typedef struct {
+    int64_t n;
+    const float *a, *b;
+    float *c;
+} product;
+static void rows(int thread, int threads, void *context)
+{
+    const product *p = (const product *)context;
+    int64_t begin, end;
+    cellgen_team_share(p->n, 1, thread, threads, &begin, &end);
+    cellgen_gemm_nn_f32(end - begin, p->n, p->n, p->a + begin * p->n, p->n, p->b, p->n,
+                        p->c + begin * p->n, p->n, 0);
+}
+#define EXPORTED __attribute__((visibility("default")))
+EXPORTED void sgemm(void *team, int64_t n, const float *a, const float *b, float *c)
+{
+    product p = {n, a, b, c};
+    cellgen_team_run((cellgen_team *)team, rows, &p);
+}
+EXPORTED void *team(int threads) { return cellgen_team_create(threads); }
+"""
+
+
+@cache
+def kernel_of(selector: str) -> Kernel:
+    """Return the kernel of a cell that ships, or of one in an author's file."""
+    return cellgen.compile(find_one(selector)) if is_file(selector) else cellgen.load(selector)
+
+
+def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
+    """Call the compiled functions; results are allocated by every call, as by default."""
+    kernel, arrays = kernel_of(problem.selector), problem.draw()
+    upstream = {name: arrays.pop(name) for name, _ in problem.upstream}
+
+    def forward() -> Results:
+        return kernel.sequence_forward(**arrays, threads=threads)
+
+    taken = {argument.name for argument in kernel.sequence_backward.function.arguments}
+    passed_on = [name for name, _ in problem.outputs if name in taken]
+
+    def both() -> tuple[Results, Results]:
+        done = kernel.sequence_forward(**arrays, threads=threads, save=True)
+        outputs = {name: getattr(done, name) for name in passed_on}
+        gradients = kernel.sequence_backward(
+            **arrays, **outputs, **upstream, saved=done.saved, threads=threads, **CONSUME
+        )
+        return done, gradients
+
+    def results(found: object) -> Arrays:
+        parts = found if mode is Mode.BOTH else (found,)
+        assert isinstance(parts, tuple)
+        named = {name: a for part in parts for name, a in part._asdict().items()}
+        return {name: named[name] for name in problem.compared[mode]}
+
+    return Prepared(both if mode is Mode.BOTH else forward, results)
+
+
+def sgemm(n: int, threads: int) -> Callable[[], object]:
+    """Multiply two (n, n) matrices with the GEMM that kernels are made of."""
+    library = _compiled()
+    team = ctypes.c_void_p(library.team(threads) if threads > 1 else None)
+    a, b, c = (np.full((n, n), value, np.float32) for value in (0.5, 0.25, 0))
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (a, b, c)]
+
+    def multiply(_kept: tuple[object, ...] = (a, b, c)) -> None:
+        library.sgemm(team, ctypes.c_int64(n), *pointers)
+
+    return multiply
+
+
+@cache
+def _compiled() -> ctypes.CDLL:
+    """Compile ``SGEMM`` as kernels are compiled. Raises BuildError."""
+    found = build.compiler()
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder, "sgemm.c"), Path(folder, "sgemm.so")
+        source.write_text(SGEMM, encoding="utf-8")
+        command = [*found.command, *found.flags, *build.link_flags(), f"-I{paths.include_folder()}"]
+        command += [str(source), "-o", str(made), "-lpthread"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BuildError(f"the GEMM of the benchmark does not compile: {done.stderr[:500]}")
+        library = ctypes.CDLL(str(made))
+    library.team.restype = ctypes.c_void_p
+    return library

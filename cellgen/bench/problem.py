@@ -1,0 +1,124 @@
+"""What is computed: random arguments of a cell's functions over time, and the work in them.
+
+Input: a cell, a shape. Output: a ``Problem``; equal seeds draw equal arrays in every process.
+Not supported: cells whose arguments over time are not float arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from cellgen.abi import Argument, Function, Interface, axis_length
+from cellgen.bench.shapes import Shape
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Arrays: TypeAlias = dict[str, Array]
+Shapes: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
+
+BYTES = 4
+"""Of a float32, in which everything is timed."""
+
+SEED = 1
+
+
+class Mode(StrEnum):
+    """What one call does: without saving anything, or with every gradient."""
+
+    FORWARD = "forward"
+    BOTH = "forward+backward"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Arguments and results by the cell's names, as ``(name, lengths)``.
+
+    ``selector`` finds the cell (a name or ``FILE.py:NAME``). Initial states are zero, as a layer
+    starts; the loss is ``sum(d_h * h)``.
+    """
+
+    cell: str
+    selector: str
+    shape: Shape
+    states: Shapes
+    inputs: Shapes
+    parameters: Shapes
+    upstream: Shapes
+    outputs: Shapes
+    last: Shapes
+    gradients: Shapes
+
+    @property
+    def compared(self) -> dict[Mode, tuple[str, ...]]:
+        """Results that contestants must agree on: outputs with a gradient, and all gradients."""
+        outputs = tuple(name.removeprefix("d_") for name, _ in self.upstream)
+        return {
+            Mode.FORWARD: outputs,
+            Mode.BOTH: outputs + tuple(name for name, _ in self.gradients),
+        }
+
+    def flops(self, mode: Mode) -> int:
+        """Multiplications and additions of all matrix products: three times as many with the
+        gradients of both operands."""
+        steps = self.shape.T * self.shape.B
+        matrices = sum(math.prod(lengths) for _, lengths in self.parameters if len(lengths) > 1)
+        return 2 * steps * matrices * (3 if mode is Mode.BOTH else 1)
+
+    def bytes(self, mode: Mode) -> int:
+        """Bytes that must move: each argument and each result once."""
+        arrays = self.states + self.inputs + self.parameters + self.outputs + self.last
+        if mode is Mode.BOTH:
+            arrays += self.upstream + self.gradients
+        return BYTES * sum(math.prod(lengths) for _, lengths in arrays)
+
+    def draw(self) -> Arrays:
+        """Draw all arguments: inputs and upstream gradients of unit variance, weights as layers
+        start, in (-1, 1)/sqrt(H), where gradients neither vanish nor explode."""
+        rng = np.random.default_rng(SEED)
+        bound = np.float32(1 / math.sqrt(self.shape.H))
+        arrays = {name: np.zeros(lengths, np.float32) for name, lengths in self.states}
+        for name, lengths in self.inputs + self.upstream:
+            arrays[name] = rng.standard_normal(lengths, np.float32)
+        for name, lengths in self.parameters:
+            values = rng.random(lengths, np.float32)
+            values -= np.float32(0.5)
+            values *= 2 * bound
+            arrays[name] = values
+        return arrays
+
+
+def problem_of(interface: Interface, selector: str, shape: Shape) -> Problem:
+    """Read the arguments of a cell's functions over time off its interface."""
+    functions = {function.name: function for function in interface.functions}
+    forward, backward = functions["sequence_forward"], functions["sequence_backward"]
+
+    def lengths(arguments: list[Argument]) -> Shapes:
+        sizes = shape.sizes
+        return tuple((a.name, tuple(axis_length(x, sizes) for x in a.shape)) for a in arguments)
+
+    given = [a for a in forward.arguments if not a.is_scalar and not a.optional]
+    over_time = [a for a in given if "T" in a.shape]
+    states = [a for a in given if "B" in a.shape and "T" not in a.shape]
+    results = [a for a in forward.results if not a.saved]
+    return Problem(
+        cell=interface.name,
+        selector=selector,
+        shape=shape,
+        states=lengths(states),
+        inputs=lengths(over_time),
+        parameters=lengths([a for a in given if a not in over_time and a not in states]),
+        upstream=lengths(_upstream(backward)),
+        outputs=lengths([a for a in results if "T" in a.shape]),
+        last=lengths([a for a in results if "T" not in a.shape]),
+        gradients=lengths(list(backward.results)),
+    )
+
+
+def _upstream(backward: Function) -> list[Argument]:
+    """The gradient of ``h`` alone where there is an ``h``: what every library takes."""
+    over_time = [a for a in backward.arguments if a.optional and "T" in a.shape]
+    return [a for a in over_time if a.name == "d_h"] or over_time

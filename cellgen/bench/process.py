@@ -1,0 +1,199 @@
+"""The parent's side of a contestant's process: start it, ask it, end it.
+
+Thread counts are equal by two means: the environment that libraries read when they are imported,
+and affinity to as many processors as there are threads, which no library can exceed.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cellgen.bench.peers import Peer
+from cellgen.bench.problem import Arrays, Mode, Problem
+from cellgen.errors import CellgenError
+
+ENDING_SECONDS = 5.0
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "NPROC",
+    "TF_NUM_INTRAOP_THREADS",
+    "CELLGEN_NUM_THREADS",
+)
+QUIET = {
+    "TF_NUM_INTEROP_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "JAX_PLATFORMS": "cpu",
+    "CUDA_VISIBLE_DEVICES": "",
+    "PYTHONWARNINGS": "ignore",
+}
+
+
+class WorkerError(CellgenError):
+    """A contestant's process failed; the message is its error."""
+
+    code = "bench"
+
+
+class Worker:
+    """A contestant in its own process; its methods are those of ``worker.Session``."""
+
+    def __init__(self, peer: Peer, threads: int) -> None:
+        self.peer = peer
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
+        with _confined(threads):
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "cellgen.bench.worker", peer.module, str(threads)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=environment(threads),
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def wait_until_imported(self) -> None:
+        """Wait for the greeting. Raises WorkerError where the import fails."""
+        self._answer()
+
+    def prepare(self, problem: Problem, mode: Mode) -> None:
+        self._ask("prepare", problem, mode)
+
+    def results(self) -> Arrays:
+        found = self._ask("results")
+        assert isinstance(found, dict)
+        return found
+
+    def release(self) -> None:
+        self._ask("release")
+
+    def repeats(self, seconds: float) -> int:
+        return int(self._number("repeats", seconds))
+
+    def time(self, repeats: int) -> float:
+        return self._number("time", repeats)
+
+    def sgemm(self, n: int) -> float | None:
+        found = self._ask("sgemm", n)
+        return found if isinstance(found, float) else None
+
+    def copy(self, count: int) -> float:
+        return self._number("copy", count)
+
+    def peak(self, problem: Problem, mode: Mode) -> int:
+        return int(self._number("peak", problem, mode))
+
+    def close(self) -> None:
+        """End the process: it ends itself when its stdin is closed, else it is made to."""
+        process = self._process
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            process.wait(ENDING_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._errors.close()
+
+    def _number(self, verb: str, *arguments: object) -> float:
+        found = self._ask(verb, *arguments)
+        if not isinstance(found, int | float):
+            raise WorkerError(f"{self.peer.name}: {verb} gave {found!r}, expected a number")
+        return found
+
+    def _ask(self, verb: str, *arguments: object) -> object:
+        assert self._process.stdin is not None
+        try:
+            pickle.dump((verb, arguments), self._process.stdin)
+            self._process.stdin.flush()
+        except OSError:
+            raise self._death() from None
+        return self._answer()
+
+    def _answer(self) -> object:
+        assert self._process.stdout is not None
+        try:
+            ok, answer = pickle.load(self._process.stdout)
+        except (EOFError, pickle.UnpicklingError):
+            raise self._death() from None
+        if not ok:
+            raise WorkerError(f"{self.peer.name}: {answer}")
+        return answer
+
+    def _death(self) -> WorkerError:
+        code = self._process.wait(ENDING_SECONDS)
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        said = f": {lines[-1]}" if lines else ""
+        return WorkerError(f"{self.peer.name}: its process ended with status {code}{said}")
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Variables of a worker: the caller's, with thread counts and silence on top."""
+    flags = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
+    return {
+        **os.environ,
+        **dict.fromkeys(THREAD_VARIABLES, str(threads)),
+        **QUIET,
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip(),
+    }
+
+
+def processors(threads: int) -> tuple[int, ...] | None:
+    """Choose processors for workers, of different cores first; None where there is no affinity."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    allowed = sorted(os.sched_getaffinity(0))
+    firsts: dict[str, int] = {}
+    for number in allowed:
+        firsts.setdefault(_core(number), number)
+    ordered = [*firsts.values(), *(n for n in allowed if n not in firsts.values())]
+    return tuple(sorted(ordered[:threads]))
+
+
+def _core(number: int) -> str:
+    """Name the core that a processor belongs to: processors of one core share its units."""
+    path = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return str(number)
+
+
+@contextmanager
+def _confined(threads: int) -> Iterator[None]:
+    """Stay on the chosen processors for a while: a process that is started then stays there."""
+    chosen = processors(threads)
+    if chosen is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, chosen)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -1,0 +1,70 @@
+"""The shapes to time: lengths of T, B, I, H, by name or in figures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from cellgen.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Steps T, rows B, inputs I, units H; ``name`` is how tables call it."""
+
+    T: int
+    B: int
+    I: int
+    H: int
+    name: str
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {"T": self.T, "B": self.B, "I": self.I, "H": self.H}
+
+    @property
+    def text(self) -> str:
+        return f"{self.T},{self.B},{self.I},{self.H}"
+
+
+NAMED = {
+    shape.name: shape
+    for shape in (
+        Shape(100, 1, 128, 128, "W1"),
+        Shape(100, 32, 128, 256, "W2"),
+        Shape(100, 64, 512, 512, "W3"),
+        Shape(50, 128, 1024, 1024, "W4"),
+        Shape(1000, 16, 64, 64, "W5"),
+        Shape(1, 32, 128, 256, "W6"),
+    )
+}
+"""One row, a small and a large layer, a very large one, many small steps, a single step."""
+
+
+def parse_shapes(texts: Sequence[str]) -> tuple[Shape, ...]:
+    """Read ``W1,W2`` and ``T,B,I,H``, also mixed: ``W1,20,4,8,16``; W1 to W6 where none is given.
+
+    Raises:
+        UsageError: an unknown name, or lengths that are not four positive numbers.
+    """
+    words = iter([word for text in texts for word in re.split(r"[\s,;]+", text) if word])
+    shapes = []
+    for word in words:
+        if word.upper() in NAMED:
+            shapes.append(NAMED[word.upper()])
+        else:
+            shapes.append(_in_figures((word, *islice(words, 3))))
+    return tuple(dict.fromkeys(shapes)) or tuple(NAMED.values())
+
+
+def _in_figures(words: tuple[str, ...]) -> Shape:
+    text = ",".join(words)
+    if len(words) != 4 or not all(re.fullmatch(r"0*[1-9][0-9]*", word) for word in words):
+        raise UsageError(
+            f"--shapes: {text} is neither one of {', '.join(NAMED)} nor four positive lengths "
+            "T,B,I,H; write for example --shapes W2,W5 or --shapes 100,32,128,256"
+        )
+    T, B, I, H = map(int, words)
+    return Shape(T, B, I, H, text)

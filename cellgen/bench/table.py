@@ -1,0 +1,150 @@
+"""A report as text: one table for each cell, mode and number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cellgen.bench.peers import OWN
+from cellgen.bench.problem import Mode
+from cellgen.bench.report import Case, Entry, Report, Status
+
+LEGEND = (
+    "Multiples of the floor: median, minimum. floor = max(operations of products / best sgemm, "
+    "bytes of arguments and results / copy); m: bound by memory. "
+    "by best: cellgen's time by that of the fastest peer, median ± interquartile range."
+)
+
+
+def print_report(report: Report, console: Console) -> None:
+    """Print the machine, all tables, and what there is to say about peers."""
+    console.print(*_machine(report), sep="\n", soft_wrap=True)
+    for (cell, mode, threads), group in groupby(report.cases, _place):
+        cases = list(group)
+        console.print()
+        console.print(_table(f"{cell} {mode}, {_count(threads)}", cases))
+        if any(entry.memory is not None for case in cases for entry in case.entries):
+            console.print(_memory_table(f"{cell}: peak memory, MiB, {_count(threads)}", cases))
+    console.print()
+    console.print(LEGEND, soft_wrap=True)
+    for line in _remarks(report):
+        console.print(line, soft_wrap=True)
+
+
+def summary(case: Case) -> str:
+    """Say in a few words how a case went."""
+    best = case.best_peer
+    own = f"{case.multiple(case.own.median):.2f} floors"
+    return f"{own}, {best.name} {case.multiple(best.median):.2f}" if best else own
+
+
+def _place(case: Case) -> tuple[str, Mode, int]:
+    return case.cell, case.mode, case.threads
+
+
+def _count(threads: int) -> str:
+    return f"{threads} thread{'s' * (threads != 1)}"
+
+
+def _machine(report: Report) -> Iterable[str]:
+    device = report.device
+    yield escape(f"{device['processor']}, {', '.join(device['instruction_set'])}")
+    yield escape(f"{device['compiler']}; {device['date']}; {report.rounds} rounds")
+    for rates in report.rates:
+        sgemm = ", ".join(f"{name} {rate / 1e9:.0f}" for name, rate in rates.sgemm.items())
+        copy = f"copy {rates.copy / 1e9:.1f} GB/s"
+        yield escape(f"{_count(rates.threads)}: sgemm {sgemm} GFLOP/s, {copy}")
+
+
+def _names(cases: Sequence[Case]) -> list[str]:
+    return list(dict.fromkeys(entry.name for case in cases for entry in case.entries))
+
+
+def _empty(title: str, cases: Sequence[Case]) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False
+    )
+    table.add_column("")
+    for case in cases:
+        table.add_column(case.shape.name, justify="right")
+    return table
+
+
+def _table(title: str, cases: Sequence[Case]) -> Table:
+    table = _empty(title, cases)
+    for name in _names(cases):
+        own = name == OWN.name
+        cells = [_own(case) if own else _peer(case, name) for case in cases]
+        table.add_row(f"[bold]{name}[/]" if own else escape(name), *cells)
+    table.add_section()
+    table.add_row("by best", *map(_by_best, cases))
+    table.add_row("floor, ms", *map(_floor, cases))
+    return table
+
+
+def _own(case: Case) -> str:
+    """Green where no peer is faster by more than the noise."""
+    best = case.best_peer
+    ratio = case.ratio(best) if best else None
+    colour = "yellow" if ratio and ratio.median - ratio.spread > 1 else "green"
+    return f"[bold {colour}]{_multiples(case, case.own)}[/]"
+
+
+def _peer(case: Case, name: str) -> str:
+    entry = next((entry for entry in case.entries if entry.name == name), None)
+    if entry is None:
+        return "-"
+    if entry.status is not Status.TIMED:
+        return f"[bold red]{entry.status}[/]"
+    return _multiples(case, entry)
+
+
+def _multiples(case: Case, entry: Entry) -> str:
+    return f"{case.multiple(entry.median):.2f} {case.multiple(entry.minimum):.2f}"
+
+
+def _by_best(case: Case) -> str:
+    best = case.best_peer
+    if best is None:
+        return "-"
+    ratio = case.ratio(best)
+    return f"{ratio.median:.2f}±{ratio.spread:.2f} {escape(best.name)}"
+
+
+def _floor(case: Case) -> str:
+    mark = " m" if case.floor.bound == "memory" else ""
+    return f"{1e3 * case.floor.seconds:.3g}{mark}"
+
+
+def _memory_table(title: str, cases: Sequence[Case]) -> Table:
+    table = _empty(title, cases)
+    for name in _names(cases):
+        sizes = {e.name: e.memory for case in cases for e in case.entries if e.memory is not None}
+        if name in sizes:
+            table.add_row(escape(name), *(_memory(case, name) for case in cases))
+    return table
+
+
+def _memory(case: Case, name: str) -> str:
+    found = [e.memory for e in case.entries if e.name == name and e.memory is not None]
+    return f"{found[0] / 2**20:.1f}" if found else "-"
+
+
+def _remarks(report: Report) -> Iterable[str]:
+    """Each remark once: what peers do otherwise, what was wrong, who was missing."""
+    for missing in report.missing:
+        yield f"[yellow]{escape(missing.name)}[/]: {escape(missing.text)}"
+    said: dict[str, None] = {}
+    for case in report.cases:
+        for entry in case.entries:
+            if entry.status is Status.TIMED and entry.text:
+                said[f"{escape(entry.name)}: {escape(entry.text)}"] = None
+            elif entry.text:
+                where = f"{case.cell} {case.mode} {case.shape.name}"
+                said[f"[bold red]{escape(entry.name)}[/], {where}: {escape(entry.text)}"] = None
+    yield from said
