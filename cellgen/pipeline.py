@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 
 from cellgen.cell import Cell, definition_of
+from cellgen.errors import DerivationError
 from cellgen.functions import CellPrograms, derive_functions
 from cellgen.render import Source, render
 from cellgen.schedule import Schedule, schedule_step
-from cellgen.schedule.sequence import SequenceSchedule, schedule_sequence
+from cellgen.schedule.sequence import NOT_OVER_TIME, SequenceSchedule, schedule_sequence
 from cellgen.schedule.unroll import unroll
 
 
@@ -35,4 +36,15 @@ def generate(cell: type[Cell]) -> Source:
         DeclarationError: what is given is no cell.
         DerivationError: a fault of the compiler, found by a verifier.
     """
-    return render(schedule_of(cell), sequence_of(cell), definition_of(cell))
+    return render(schedule_of(cell), sequence_if_planned(cell), definition_of(cell))
+
+
+def sequence_if_planned(cell: type[Cell]) -> SequenceSchedule | None:
+    """Plan the time loop, or return None for a cell that has work on weights alone in its step:
+    its kernel then has the functions of one step only."""
+    try:
+        return sequence_of(cell)
+    except DerivationError as error:
+        if error.code != NOT_OVER_TIME:
+            raise
+        return None

@@ -71,6 +71,9 @@ FLOAT32_BARS = {"gru": (2.3e-7, 1.1e-6), "lstm": (4.4e-7, 9.4e-7), "rnn": (6.2e-
 """Worst `nrm`, forward and backward: EpyNN has no float32, so twice the figures of the peers that
 have, on the same equations: mygrad's GRU, torch.nn.LSTM and torch.nn.RNN (golden/README.md)."""
 
+CACHES_FLOAT32 = 1e-6
+"""No peer has figures for caches: 16 ulp of the largest entry, for sums of up to 10 terms."""
+
 
 def test_float64_agrees_to_1e_13_of_the_largest_entry() -> None:
     items = every("float64")
@@ -80,25 +83,23 @@ def test_float64_agrees_to_1e_13_of_the_largest_entry() -> None:
 
 @pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="needs an extended precision")
 @pytest.mark.parametrize("case", SATURATED)
-def test_saturated_gradients_are_no_further_from_the_truth_than_epynns(case: str) -> None:
+def test_saturated_gradients_are_as_close_to_the_truth_as_epynns(case: str) -> None:
     _, found, z = run(ROOT / "epynn" / f"{case}.npz", "float64")
     truth = (gru_truth if case.startswith("gru") else lstm_truth)(z)
     for name in SATURATED[case] & truth.keys():
         ours, theirs = (errors(a[name], truth[name])[0] for a in (found, z))
-        assert ours <= max(theirs, 1e-13), (name, ours, theirs)
+        assert ours <= max(2 * theirs, 1e-13), (name, ours, theirs)  # twice: decision 23
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("backward", [False, True], ids=["fwd", "bwd"])
 def test_float32_is_within_the_bar_of_the_same_equations(layer: str, backward: bool) -> None:
-    items = [
-        item
-        for item in every("float32")
-        if item.case.startswith(layer) and not item.case.endswith("_sat")
-        if (item.array == "A" or item.array.startswith("fc.")) != backward
-    ]
-    worst = max(items, key=lambda item: item.nrm)
+    items = [i for i in every("float32") if i.case.startswith(layer) and "_sat" not in i.case]
+    results = [i for i in items if "." not in i.array and (i.array != "A") == backward]
+    worst = max(results, key=lambda item: item.nrm)
     assert worst.nrm <= FLOAT32_BARS[layer][backward], worst
+    caches = max((i for i in items if "." in i.array), key=lambda item: item.nrm)
+    assert caches.nrm <= CACHES_FLOAT32, caches
 
 
 def extended(z: Arrays) -> Arrays:
@@ -184,9 +185,7 @@ def test_defaults_are_epynns(layer: tuple[np.ndarray, Arrays]) -> None:
     A, fc = epynn.rnn(X, parameters)
     assert list(fc) == ["X", "h_", "h", "hp", "A"]
     dX, clipped, bc = epynn.rnn_backward(X, parameters, fc, np.ones_like(A))
-    same_dX, plain, _ = epynn.rnn_backward(
-        X, parameters, fc, np.ones_like(A), clip_gradients=False
-    )
+    same_dX, plain, _ = epynn.rnn_backward(X, parameters, fc, np.ones_like(A), clip_gradients=False)
     norm = np.sqrt(sum((a**2).sum() for a in clipped.values()))
     assert norm == pytest.approx(0.25, rel=1e-14)  # the RNN clips by default
     assert np.sqrt(sum((a**2).sum() for a in plain.values())) > 0.25

@@ -19,7 +19,7 @@ from cellgen.cells import SHIPPED, GRUBlockCell
 from cellgen.paths import generated_folder, include_folder
 from cellgen.pipeline import generate, programs_of
 from cellgen.reference import interpret
-from tests.conftest import CELLS, SLSTM, VARIANTS, draw, every_cell, relative, shipped_cell
+from tests.conftest import CELLS, VARIANTS, draw, every_cell, relative, shipped_cell
 
 ROOT = Path(__file__).parent.parent
 STRICT = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror", "-pedantic"]
@@ -124,15 +124,10 @@ def test_writing_again_changes_nothing(tmp_path: Path) -> None:
     assert api.write(GRUBlockCell, tmp_path) == []
 
 
-HIDES_M = pytest.mark.xfail(
-    strict=True, reason="a value named m hides the parameter m of the functions over time"
-)
-
-
 @pytest.mark.parametrize("compiler", compilers())
 @pytest.mark.parametrize(
     "cell",
-    [pytest.param(c, marks=HIDES_M) if c is SLSTM else c for c in CELLS],
+    CELLS,
     ids=lambda cell: cell.definition.name,
 )
 def test_sources_compile_without_a_warning(cell: type[Cell], compiler: str, written: Path) -> None:

@@ -78,7 +78,6 @@ def test_templates_hold_no_arithmetic_and_no_type_tests() -> None:
             assert node.name in ("defined", "none"), f"{path.name}:{node.lineno} tests {node.name}"
 
 
-@pytest.mark.xfail(strict=True, reason="the templates' parameter `m` is a name that papers use")
 def test_no_variable_of_the_templates_is_accepted_as_a_name() -> None:
     class Zz(Cell):
         zz_x, zz_prev = Input(I), State(H)

@@ -103,12 +103,6 @@ def test_transposed_weights_in_pointwise_expressions() -> None:
     schedule_of(Antisymmetric)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=DerivationError,
-    reason="within a phase, loops are ordered by what they read by name, not through a "
-    "concatenation of it (schedule.step._loops)",
-)
 def test_wholes_that_are_read_in_the_phase_in_which_their_parts_are_formed() -> None:
     class Whole(Cell):
         x, h_prev, w = Input(I), State(2 * H), Weight(I, 2 * H)

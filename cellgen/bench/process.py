@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -111,7 +111,8 @@ class Worker:
         process = self._process
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                pipe.close()
+                with suppress(OSError):  # what was not sent to a dead process
+                    pipe.close()
         try:
             process.wait(ENDING_SECONDS)
         except subprocess.TimeoutExpired:

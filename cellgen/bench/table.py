@@ -26,10 +26,11 @@ def print_report(report: Report, console: Console) -> None:
     console.print(*_machine(report), sep="\n", soft_wrap=True)
     for (cell, mode, threads), group in groupby(report.cases, _place):
         cases = list(group)
-        console.print()
-        console.print(_table(f"{cell} {mode}, {_count(threads)}", cases))
+        console.print(f"\n[bold]{escape(cell)} {mode}, {_count(threads)}[/]")
+        console.print(_table(cases))
         if any(entry.memory is not None for case in cases for entry in case.entries):
-            console.print(_memory_table(f"{cell}: peak memory, MiB, {_count(threads)}", cases))
+            console.print(f"\n[bold]{escape(cell)}: peak memory, MiB, {_count(threads)}[/]")
+            console.print(_memory_table(cases))
     console.print()
     console.print(LEGEND, soft_wrap=True)
     for line in _remarks(report):
@@ -65,18 +66,16 @@ def _names(cases: Sequence[Case]) -> list[str]:
     return list(dict.fromkeys(entry.name for case in cases for entry in case.entries))
 
 
-def _empty(title: str, cases: Sequence[Case]) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False
-    )
+def _empty(cases: Sequence[Case]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("")
     for case in cases:
         table.add_column(case.shape.name, justify="right")
     return table
 
 
-def _table(title: str, cases: Sequence[Case]) -> Table:
-    table = _empty(title, cases)
+def _table(cases: Sequence[Case]) -> Table:
+    table = _empty(cases)
     for name in _names(cases):
         own = name == OWN.name
         cells = [_own(case) if own else _peer(case, name) for case in cases]
@@ -121,8 +120,8 @@ def _floor(case: Case) -> str:
     return f"{1e3 * case.floor.seconds:.3g}{mark}"
 
 
-def _memory_table(title: str, cases: Sequence[Case]) -> Table:
-    table = _empty(title, cases)
+def _memory_table(cases: Sequence[Case]) -> Table:
+    table = _empty(cases)
     for name in _names(cases):
         sizes = {e.name: e.memory for case in cases for e in case.entries if e.memory is not None}
         if name in sizes:

@@ -71,7 +71,7 @@ def _argument_text(value: Value, optional: bool) -> str:
     return names.get(value.role) or str(value.role.value)
 
 
-def sequence_signatures(schedule: SequenceSchedule) -> tuple[Signature, Signature]:
+def sequence_signatures(schedule: SequenceSchedule) -> tuple[Signature, ...]:
     """Return the plain-data interfaces of ``sequence_forward`` and ``sequence_backward``."""
     return _forward_signature(schedule), _backward_signature(schedule)
 

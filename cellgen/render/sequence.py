@@ -139,7 +139,7 @@ class SequenceContext:
 
 
 def sequence_functions(
-    schedule: SequenceSchedule, signatures: tuple[Signature, Signature]
+    schedule: SequenceSchedule, signatures: tuple[Signature, ...]
 ) -> list[SequenceContext]:
     """Return the contexts of the two functions over time."""
     forward, backward = signatures
@@ -215,7 +215,7 @@ class _Function:
 
     def add_memory(self, name: str, count: str, note: str) -> str:
         self.memory.setdefault(name, MemoryContext(name, count, note))
-        return f"m->{name}"
+        return f"memory->{name}"
 
     def _part(self, name: str) -> PartContext:
         part: Part = getattr(self.schedule, name)
@@ -308,9 +308,9 @@ class _PartWriter(LoopWriter):
         storage = self.part.storage[buffer]
         name, const = self.rows[buffer], "" if written else "const "
         if buffer.kind is Kind.SCALAR:
-            return [f"const real {buffer.name} = m->args->{buffer.name};"]
+            return [f"const real {buffer.name} = memory->args->{buffer.name};"]
         if buffer.kind is Kind.OPTIONAL:
-            return self._optional(buffer, f"m->args->{buffer.name}")
+            return self._optional(buffer, f"memory->args->{buffer.name}")
         if storage is Storage.CARRY_IN:
             return self._carry_in(buffer)
         return [f"{const}real *{name} = {self._place(buffer, storage)};"]
@@ -318,33 +318,33 @@ class _PartWriter(LoopWriter):
     def _optional(self, buffer: Buffer, base: str) -> list[str]:
         name, stride = self.rows[buffer], self.strides[buffer]
         return [
-            f"const real *{name} = {base} ? {self._step(base, buffer)} : m->zeros;",
+            f"const real *{name} = {base} ? {self._step(base, buffer)} : memory->zeros;",
             f"const int64_t {stride} = {base} ? {self._width(buffer)} : 0;",
         ]
 
     def _carry_in(self, buffer: Buffer) -> list[str]:
         link = next(k for k in self.schedule.programs.links if k.carry == buffer.value)
-        pair, last = f"m->{link.passed.name}_pair", f"m->args->d_{link.next.name}_last"
+        pair, last = f"memory->{link.passed.name}_pair", f"memory->args->d_{link.next.name}_last"
         name, stride, width = self.rows[buffer], self.strides[buffer], self._width(buffer)
         return [
             f"const real *{name} = step < nT - 1 ? {pair} + (step + 1) % 2 * nB * {width}",
-            f"    : {last} ? {last} : m->zeros;",
+            f"    : {last} ? {last} : memory->zeros;",
             f"const int64_t {stride} = step < nT - 1 || {last} ? {width} : 0;",
         ]
 
     def _place(self, buffer: Buffer, storage: Storage) -> str:
-        base = f"m->args->{buffer.name}"
+        base = f"memory->args->{buffer.name}"
         if storage is Storage.TIME:
             return self._time(buffer)
         if storage is Storage.PREVIOUS:
             link = next(k for k in self.schedule.programs.links if k.previous == buffer.value)
             return f"step == 0 ? {base} : {self._state(link.next, buffer, 'step - 1')}"
         if storage is Storage.CARRY_OUT:
-            pair = f"m->{buffer.name}_pair"
+            pair = f"memory->{buffer.name}_pair"
             return f"step == 0 ? {base} : {pair} + step % 2 * nB * {self._width(buffer)}"
         if storage is Storage.SCRATCH:
-            rows = "m->chunk_rows" if self.name == "deferred" else "nB"
-            count = f"{rows} * {self._width(buffer)}".replace("m->", "")
+            rows = "memory->chunk_rows" if self.name == "deferred" else "nB"
+            count = f"{rows} * {self._width(buffer)}".replace("memory->", "")
             return self.function.add_memory(
                 f"{self.name}_{buffer.name}", count, "of one step" if rows == "nB" else "of a chunk"
             )
@@ -360,13 +360,13 @@ class _PartWriter(LoopWriter):
                 f"{value.name}_time", f"nT * nB * {self._width(buffer)}", "kept at every step"
             )
             return self._step(base, buffer)
-        return self._step(f"m->args->{buffer.name}", buffer)
+        return self._step(f"memory->args->{buffer.name}", buffer)
 
     def _state(self, value: Value, buffer: Buffer, step: str) -> str:
         """A value over time that the caller may not have asked for."""
         programs, width = self.schedule.programs, self._width(buffer)
         inner = f"({step})" if " " in step else step
-        base = f"m->args->{value.name}"
+        base = f"memory->args->{value.name}"
         if value in programs.outputs:
             return f"{base} + {inner} * nB * {width}"
         if value in self.double:
@@ -549,7 +549,7 @@ class _PartWriter(LoopWriter):
         return memory
 
     def _weights(self, view: View) -> str:
-        return f"m->args->{view.buffer.name}{offset_of(view)}"
+        return f"memory->args->{view.buffer.name}{offset_of(view)}"
 
     def _copies(self, group: Group) -> LoopLines:
         """Write the slots that something else reads to memory."""

@@ -39,19 +39,20 @@ class Source:
         }
 
 
-def render(schedule: Schedule, sequence: SequenceSchedule, definition: Definition) -> Source:
-    """Render the C sources and the Python interface of a cell."""
-    over_time = sequence_signatures(sequence)
+def render(schedule: Schedule, sequence: SequenceSchedule | None, definition: Definition) -> Source:
+    """Render the C sources and the Python interface of a cell; without ``sequence``, of its step."""
+    over_time = sequence_signatures(sequence) if sequence else ()
     interface = make_interface(schedule, over_time, definition)
     signatures = {function.name: function for function in interface.functions}
     head = Head.of(definition, interface.digest)
     steps = [step_function(f, signatures[f.name], interface) for f in schedule.functions]
-    body = BodyContext(head, steps, sequence_functions(sequence, over_time))
+    sequences = sequence_functions(sequence, over_time) if sequence else []
+    body = BodyContext(head, steps, sequences)
     exports = [function.name for function in interface.functions]
     return Source(
         definition.name,
         interface,
-        header=fill("c/cell.h.j2", HeaderContext(head, _structs(interface))),
+        header=fill("c/cell.h.j2", HeaderContext(head, _structs(interface), interface.has_team)),
         body=fill("c/cell.c.j2", body),
         init=fill("c/init.py.j2", InitContext(head, interface_literal(interface), exports)),
     )
@@ -101,6 +102,7 @@ class HeaderContext:
 
     head: Head
     structs: list[StructContext]
+    has_team: bool
 
 
 @dataclass(frozen=True)

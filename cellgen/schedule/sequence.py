@@ -20,6 +20,10 @@ from cellgen.schedule.unroll import SequencePrograms
 from cellgen.value import B, Role, Value, format_shape
 
 
+NOT_OVER_TIME = "schedule.sequence"
+"""Code of the error for what a single step can do and a time loop cannot yet."""
+
+
 class Storage(Enum):
     """Where a buffer of a step lives over time."""
 
@@ -119,7 +123,7 @@ def _require_rows(stage: GroupedStage, program: Program) -> None:
         raise DerivationError(
             f"{program.cell}.{program.function}: `{str(stage).strip()}` has no batch rows; work on "
             f"weights alone is not planned over time yet, compute it before the call",
-            code="schedule.sequence",
+            code=NOT_OVER_TIME,
         )
 
 

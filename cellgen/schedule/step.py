@@ -212,7 +212,7 @@ class _Planner:
             is_sum = statement.op == "sum_to"
             term = statement.expression.operands[0] if is_sum else None
             space = term.shape if term is not None else statement.target.shape
-            reads = self._reads(statement)
+            reads = [made for value in self._reads(statement) for made in self._made_of(value)]
             first = max((made_in[v] for v in reads if v in made_in), default=0)
             index = next(
                 (i for i in range(first, len(loops)) if loops[i].space == space), len(loops)
@@ -224,6 +224,13 @@ class _Planner:
             if not is_sum:
                 made_in[statement.target] = index
         return [self._close(loop) for loop in loops]
+
+    def _made_of(self, value: Value) -> list[Value]:
+        """The computed values that a value is, or is a view or a concatenation of."""
+        source = self.definitions.get(value)
+        if source is None or source.op not in ("part", "concat"):
+            return [value]
+        return [made for operand in source.operands for made in self._made_of(operand)]
 
     def _reads(self, statement: Statement) -> tuple[Value, ...]:
         if statement.op == "sum_to":

@@ -420,25 +420,25 @@ typedef struct {
 } CELLGEN_NAME(gru_sequence_forward_memory);
 
 static void CELLGEN_NAME(gru_sequence_forward_forward_1)(
-    const CELLGEN_NAME(gru_sequence_forward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = m->args->x + step * nB * nI;
-    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
-    const real *b_z_rows = m->args->b_z;
-    const real *b_r_rows = m->args->b_r;
-    const real *b_n_rows = m->args->b_n;
-    const real *c_n_rows = m->args->c_n;
-    real *z_rows = m->args->z ? m->args->z + step * nB * nH : m->forward_z;
-    real *r_rows = m->args->r ? m->args->r + step * nB * nH : m->forward_r;
-    real *s_rows = m->args->s ? m->args->s + step * nB * nH : m->forward_s;
-    real *n_rows = m->args->n ? m->args->n + step * nB * nH : m->forward_n;
-    real *h_rows = m->args->h + step * nB * nH;
+    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *b_z_rows = memory->args->b_z;
+    const real *b_r_rows = memory->args->b_r;
+    const real *b_n_rows = memory->args->b_n;
+    const real *c_n_rows = memory->args->c_n;
+    real *z_rows = memory->args->z ? memory->args->z + step * nB * nH : memory->forward_z;
+    real *r_rows = memory->args->r ? memory->args->r + step * nB * nH : memory->forward_r;
+    real *s_rows = memory->args->s ? memory->args->s + step * nB * nH : memory->forward_s;
+    real *n_rows = memory->args->n ? memory->args->n + step * nB * nH : memory->forward_n;
+    real *h_rows = memory->args->h + step * nB * nH;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
@@ -447,20 +447,20 @@ static void CELLGEN_NAME(gru_sequence_forward_forward_1)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = m->pack_late ? blocks * part / parts : block;
-        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, m->args->w_n, nH, 0, first, units, vectors, 3, 0,
-                          m->forward_1_panel_1 + panel * (nI) * 3 * width);
-            cg_pack_block(nI, m->args->w_z, nH, 0, first, units, vectors, 3, 1,
-                          m->forward_1_panel_1 + panel * (nI) * 3 * width);
-            cg_pack_block(nI, m->args->w_r, nH, 0, first, units, vectors, 3, 2,
-                          m->forward_1_panel_1 + panel * (nI) * 3 * width);
-            cg_pack_block(nH, m->args->u_z, nH, 0, first, units, vectors, 3, 0,
-                          m->forward_1_panel_2 + panel * (nH) * 3 * width);
-            cg_pack_block(nH, m->args->u_r, nH, 0, first, units, vectors, 3, 1,
-                          m->forward_1_panel_2 + panel * (nH) * 3 * width);
-            cg_pack_block(nH, m->args->u_n, nH, 0, first, units, vectors, 3, 2,
-                          m->forward_1_panel_2 + panel * (nH) * 3 * width);
+        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        if (memory->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nI, memory->args->w_n, nH, 0, first, units, vectors, 3, 0,
+                          memory->forward_1_panel_1 + panel * (nI) * 3 * width);
+            cg_pack_block(nI, memory->args->w_z, nH, 0, first, units, vectors, 3, 1,
+                          memory->forward_1_panel_1 + panel * (nI) * 3 * width);
+            cg_pack_block(nI, memory->args->w_r, nH, 0, first, units, vectors, 3, 2,
+                          memory->forward_1_panel_1 + panel * (nI) * 3 * width);
+            cg_pack_block(nH, memory->args->u_z, nH, 0, first, units, vectors, 3, 0,
+                          memory->forward_1_panel_2 + panel * (nH) * 3 * width);
+            cg_pack_block(nH, memory->args->u_r, nH, 0, first, units, vectors, 3, 1,
+                          memory->forward_1_panel_2 + panel * (nH) * 3 * width);
+            cg_pack_block(nH, memory->args->u_n, nH, 0, first, units, vectors, 3, 2,
+                          memory->forward_1_panel_2 + panel * (nH) * 3 * width);
         }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
@@ -468,16 +468,16 @@ static void CELLGEN_NAME(gru_sequence_forward_forward_1)(
             for (int64_t row = 0; row < rows; ++row)
                 for (int64_t unit = 0; unit < width; ++unit)
                     tile[(row * slots + 3) * width + unit] = 0;
-            if (m->hoist)
+            if (memory->hoist)
                 for (int64_t row = 0; row < rows; ++row)
                     memcpy(tile + (row * slots + 0) * width,
-                           m->forward_1_hoisted + ((block * m->window_rows + step % m->window_steps * nB + top + row) * 3) * width,
+                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
                            (size_t)(3 * width) * sizeof(real));
             else
             cg_tile(rows, 3 * vectors, nI, x_rows + top * (nI), nI,
-                    m->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0);
+                    memory->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 3 * vectors, nH, h_prev_rows + top * (nH), nH,
-                    m->forward_1_panel_2 + panel * (nH) * 3 * width, tile + 1 * width, slots * width, 1);
+                    memory->forward_1_panel_2 + panel * (nH) * 3 * width, tile + 1 * width, slots * width, 1);
             /* z_bar = b_z + x_w_z_h_prev
              * r_bar = b_r + x_w_r_h_prev
              * z = sigmoid(z_bar)
@@ -531,62 +531,62 @@ static void CELLGEN_NAME(gru_sequence_forward_forward_1)(
 }
 
 static void CELLGEN_NAME(gru_sequence_forward_forward_1_hoist)(
-    const CELLGEN_NAME(gru_sequence_forward_memory) *m, int64_t step, int64_t part, int64_t parts)
+    const CELLGEN_NAME(gru_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const real *x_rows = m->args->x + step * nB * nI;
+    const real *x_rows = memory->args->x + step * nB * nI;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
-    const int64_t steps = nT - step < m->window_steps ? nT - step : m->window_steps;
+    const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
         cg_tile(steps * nB, 3 * vectors, nI, x_rows, nI,
-                m->forward_1_panel_1 + block * (nI) * 3 * width,
-                m->forward_1_hoisted + block * m->window_rows * 3 * width, 3 * width, 0);
+                memory->forward_1_panel_1 + block * (nI) * 3 * width,
+                memory->forward_1_hoisted + block * memory->window_rows * 3 * width, 3 * width, 0);
 }
 
 static void CELLGEN_NAME(gru_sequence_forward_task)(int thread, int threads, void *context)
 {
-    const CELLGEN_NAME(gru_sequence_forward_memory) *m = (const CELLGEN_NAME(gru_sequence_forward_memory) *)context;
-    const CELLGEN_NAME(gru_sequence_forward_args) *args = m->args;
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const CELLGEN_NAME(gru_sequence_forward_memory) *memory = (const CELLGEN_NAME(gru_sequence_forward_memory) *)context;
+    const CELLGEN_NAME(gru_sequence_forward_args) *args = memory->args;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!m->pack_late && 0 % threads == thread)
-        cg_pack_slot(nI, m->args->w_n, nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(3), 3, 0, m->forward_1_panel_1);
-    if (!m->pack_late && 1 % threads == thread)
-        cg_pack_slot(nI, m->args->w_z, nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(3), 3, 1, m->forward_1_panel_1);
-    if (!m->pack_late && 2 % threads == thread)
-        cg_pack_slot(nI, m->args->w_r, nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(3), 3, 2, m->forward_1_panel_1);
-    if (!m->pack_late && 3 % threads == thread)
-        cg_pack_slot(nH, m->args->u_z, nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(3), 3, 0, m->forward_1_panel_2);
-    if (!m->pack_late && 4 % threads == thread)
-        cg_pack_slot(nH, m->args->u_r, nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(3), 3, 1, m->forward_1_panel_2);
-    if (!m->pack_late && 5 % threads == thread)
-        cg_pack_slot(nH, m->args->u_n, nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(3), 3, 2, m->forward_1_panel_2);
-    cellgen_team_barrier(m->team, thread);
+    if (!memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_n, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_1);
+    if (!memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_z, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_1);
+    if (!memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_r, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_1);
+    if (!memory->pack_late && 3 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_z, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_2);
+    if (!memory->pack_late && 4 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_r, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_2);
+    if (!memory->pack_late && 5 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_n, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_2);
+    cellgen_team_barrier(memory->team, thread);
 
-    const int by_units = m->by_units;
+    const int by_units = memory->by_units;
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
     for (int64_t step = 0; step < nT; ++step) {
-        if (m->hoist && step % m->window_steps == 0)
-            CELLGEN_NAME(gru_sequence_forward_forward_1_hoist)(m, step, share, shares);
-        CELLGEN_NAME(gru_sequence_forward_forward_1)(m, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(m->team, thread);
+        if (memory->hoist && step % memory->window_steps == 0)
+            CELLGEN_NAME(gru_sequence_forward_forward_1_hoist)(memory, step, share, shares);
+        CELLGEN_NAME(gru_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(memory->team, thread);
 
     }
     for (int64_t row = row_begin; row < row_end && share == 0; ++row) {
@@ -635,38 +635,38 @@ int CELLGEN_NAME(gru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
 
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
-    CELLGEN_NAME(gru_sequence_forward_memory) memory;
+    CELLGEN_NAME(gru_sequence_forward_memory) here;
     char *workspace = (char *)args->workspace;
-    memory.nT = nT;
-    memory.nB = nB;
-    memory.nI = nI;
-    memory.nH = nH;
-    memory.chunk_rows = chunk_rows;
-    memory.window_rows = window_rows;
-    memory.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
-    memory.args = args;
-    memory.team = (cellgen_team *)args->team;
-    const int64_t threads = memory.team ? cellgen_team_size(memory.team) : 1;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    here.chunk_rows = chunk_rows;
+    here.window_rows = window_rows;
+    here.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
+    here.args = args;
+    here.team = (cellgen_team *)args->team;
+    const int64_t threads = here.team ? cellgen_team_size(here.team) : 1;
     const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(nI, 3, nH, CELLGEN_SLOT_VECTORS(3)) + cg_panels_size(nH, 3, nH, CELLGEN_SLOT_VECTORS(3)));
-    memory.by_units = cellgen_split_units(nB, threads, weights);
-    memory.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || memory.by_units);
-    memory.pack_late = nT == 1 && (threads == 1 || memory.by_units);
-    memory.forward_1_panel_1 = (real *)(void *)workspace;
+    here.by_units = cellgen_split_units(nB, threads, weights);
+    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || here.by_units);
+    here.pack_late = nT == 1 && (threads == 1 || here.by_units);
+    here.forward_1_panel_1 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nI, 3, nH, CELLGEN_SLOT_VECTORS(3)));
-    memory.forward_1_panel_2 = (real *)(void *)workspace;
+    here.forward_1_panel_2 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 3, nH, CELLGEN_SLOT_VECTORS(3)));
-    memory.forward_1_hoisted = (real *)(void *)workspace;
+    here.forward_1_hoisted = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(window_rows * cg_panels_size(1, 3, nH, CELLGEN_SLOT_VECTORS(3)));
-    memory.forward_z = (real *)(void *)workspace;
+    here.forward_z = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nB * nH);
-    memory.forward_r = (real *)(void *)workspace;
+    here.forward_r = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nB * nH);
-    memory.forward_s = (real *)(void *)workspace;
+    here.forward_s = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nB * nH);
-    memory.forward_n = (real *)(void *)workspace;
+    here.forward_n = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nB * nH);
-    memory.zeros = (real *)(void *)workspace;
-    cellgen_team_run(memory.team, CELLGEN_NAME(gru_sequence_forward_task), &memory);
+    here.zeros = (real *)(void *)workspace;
+    cellgen_team_run(here.team, CELLGEN_NAME(gru_sequence_forward_task), &here);
     return CELLGEN_OK;
 }
 
@@ -699,29 +699,29 @@ typedef struct {
 } CELLGEN_NAME(gru_sequence_backward_memory);
 
 static void CELLGEN_NAME(gru_sequence_backward_reverse_1)(
-    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_rows = m->args->d_h ? m->args->d_h + step * nB * nH : m->zeros;
-    const int64_t d_h_stride = m->args->d_h ? nH : 0;
-    const real *d_h_next_rows = step < nT - 1 ? m->d_h_prev_pair + (step + 1) % 2 * nB * nH
-        : m->args->d_h_last ? m->args->d_h_last : m->zeros;
-    const int64_t d_h_next_stride = step < nT - 1 || m->args->d_h_last ? nH : 0;
-    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
-    const real *z_rows = m->args->z + step * nB * nH;
-    const real *r_rows = m->args->r + step * nB * nH;
-    const real *s_rows = m->args->s + step * nB * nH;
-    const real *n_rows = m->args->n + step * nB * nH;
-    real *d_h_in_rows = m->reverse_d_h_in;
-    real *d_n_bar_rows = m->d_n_bar_time + step * nB * nH;
-    real *d_s_rows = m->d_s_time + step * nB * nH;
-    real *d_r_bar_rows = m->d_r_bar_time + step * nB * nH;
-    real *d_z_bar_rows = m->d_z_bar_time + step * nB * nH;
+    const real *d_h_rows = memory->args->d_h ? memory->args->d_h + step * nB * nH : memory->zeros;
+    const int64_t d_h_stride = memory->args->d_h ? nH : 0;
+    const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
+        : memory->args->d_h_last ? memory->args->d_h_last : memory->zeros;
+    const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
+    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *z_rows = memory->args->z + step * nB * nH;
+    const real *r_rows = memory->args->r + step * nB * nH;
+    const real *s_rows = memory->args->s + step * nB * nH;
+    const real *n_rows = memory->args->n + step * nB * nH;
+    real *d_h_in_rows = memory->reverse_d_h_in;
+    real *d_n_bar_rows = memory->d_n_bar_time + step * nB * nH;
+    real *d_s_rows = memory->d_s_time + step * nB * nH;
+    real *d_r_bar_rows = memory->d_r_bar_time + step * nB * nH;
+    real *d_z_bar_rows = memory->d_z_bar_time + step * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
@@ -770,20 +770,20 @@ static void CELLGEN_NAME(gru_sequence_backward_reverse_1)(
 }
 
 static void CELLGEN_NAME(gru_sequence_backward_reverse_2)(
-    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_s_rows = m->d_s_time + step * nB * nH;
-    const real *d_r_bar_rows = m->d_r_bar_time + step * nB * nH;
-    const real *d_z_bar_rows = m->d_z_bar_time + step * nB * nH;
-    const real *d_h_in_rows = m->reverse_d_h_in;
-    const real *z_rows = m->args->z + step * nB * nH;
-    real *d_h_prev_rows = step == 0 ? m->args->d_h_prev : m->d_h_prev_pair + step % 2 * nB * nH;
+    const real *d_s_rows = memory->d_s_time + step * nB * nH;
+    const real *d_r_bar_rows = memory->d_r_bar_time + step * nB * nH;
+    const real *d_z_bar_rows = memory->d_z_bar_time + step * nB * nH;
+    const real *d_h_in_rows = memory->reverse_d_h_in;
+    const real *z_rows = memory->args->z + step * nB * nH;
+    real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
@@ -792,24 +792,24 @@ static void CELLGEN_NAME(gru_sequence_backward_reverse_2)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = m->pack_late ? blocks * part / parts : block;
-        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, m->args->u_n, nH, 1, first, units, vectors, 1, 0,
-                          m->reverse_2_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, m->args->u_r, nH, 1, first, units, vectors, 1, 0,
-                          m->reverse_2_panel_2 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, m->args->u_z, nH, 1, first, units, vectors, 1, 0,
-                          m->reverse_2_panel_3 + panel * (nH) * 1 * width);
+        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        if (memory->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nH, memory->args->u_n, nH, 1, first, units, vectors, 1, 0,
+                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, memory->args->u_r, nH, 1, first, units, vectors, 1, 0,
+                          memory->reverse_2_panel_2 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, memory->args->u_z, nH, 1, first, units, vectors, 1, 0,
+                          memory->reverse_2_panel_3 + panel * (nH) * 1 * width);
         }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_s_rows + top * (nH), nH,
-                    m->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+                    memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, d_r_bar_rows + top * (nH), nH,
-                    m->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_z_bar_rows + top * (nH), nH,
-                    m->reverse_2_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    memory->reverse_2_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             /* d_h_prev = d_h_in * z + d_h_prev_1_d_r_bar_d_z_bar */
             for (int64_t row = top; row < top + rows; ++row) {
                 const real *d_h_in_row = d_h_in_rows + row * nH + first;
@@ -829,22 +829,22 @@ static void CELLGEN_NAME(gru_sequence_backward_reverse_2)(
 }
 
 static void CELLGEN_NAME(gru_sequence_backward_deferred_1)(
-    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_n_bar_rows = m->d_n_bar_time + step * nB * nH;
-    const real *d_s_rows = m->d_s_time + step * nB * nH;
-    const real *d_r_bar_rows = m->d_r_bar_time + step * nB * nH;
-    const real *d_z_bar_rows = m->d_z_bar_time + step * nB * nH;
-    real *d_c_n_rows = m->args->d_c_n;
-    real *d_b_n_rows = m->args->d_b_n;
-    real *d_b_r_rows = m->args->d_b_r;
-    real *d_b_z_rows = m->args->d_b_z;
+    const real *d_n_bar_rows = memory->d_n_bar_time + step * nB * nH;
+    const real *d_s_rows = memory->d_s_time + step * nB * nH;
+    const real *d_r_bar_rows = memory->d_r_bar_time + step * nB * nH;
+    const real *d_z_bar_rows = memory->d_z_bar_time + step * nB * nH;
+    real *d_c_n_rows = memory->args->d_c_n;
+    real *d_b_n_rows = memory->args->d_b_n;
+    real *d_b_r_rows = memory->args->d_b_r;
+    real *d_b_z_rows = memory->args->d_b_z;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
@@ -876,17 +876,17 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_1)(
 }
 
 static void CELLGEN_NAME(gru_sequence_backward_deferred_2)(
-    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
-    const real *d_s_rows = m->d_s_time + step * nB * nH;
-    real *d_u_n_rows = m->args->d_u_n;
+    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *d_s_rows = memory->d_s_time + step * nB * nH;
+    real *d_u_n_rows = memory->args->d_u_n;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
@@ -895,17 +895,17 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_2)(
 }
 
 static void CELLGEN_NAME(gru_sequence_backward_deferred_3)(
-    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = m->args->x + step * nB * nI;
-    const real *d_n_bar_rows = m->d_n_bar_time + step * nB * nH;
-    real *d_w_n_rows = m->args->d_w_n;
+    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *d_n_bar_rows = memory->d_n_bar_time + step * nB * nH;
+    real *d_w_n_rows = memory->args->d_w_n;
 
     const int64_t first = cellgen_share(nI, part, parts);
     const int64_t units = cellgen_share(nI, part + 1, parts) - first;
@@ -914,17 +914,17 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_3)(
 }
 
 static void CELLGEN_NAME(gru_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
-    const real *d_r_bar_rows = m->d_r_bar_time + step * nB * nH;
-    real *d_u_r_rows = m->args->d_u_r;
+    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *d_r_bar_rows = memory->d_r_bar_time + step * nB * nH;
+    real *d_u_r_rows = memory->args->d_u_r;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
@@ -933,17 +933,17 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_4)(
 }
 
 static void CELLGEN_NAME(gru_sequence_backward_deferred_5)(
-    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = m->args->x + step * nB * nI;
-    const real *d_r_bar_rows = m->d_r_bar_time + step * nB * nH;
-    real *d_w_r_rows = m->args->d_w_r;
+    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *d_r_bar_rows = memory->d_r_bar_time + step * nB * nH;
+    real *d_w_r_rows = memory->args->d_w_r;
 
     const int64_t first = cellgen_share(nI, part, parts);
     const int64_t units = cellgen_share(nI, part + 1, parts) - first;
@@ -952,17 +952,17 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_5)(
 }
 
 static void CELLGEN_NAME(gru_sequence_backward_deferred_6)(
-    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
-    const real *d_z_bar_rows = m->d_z_bar_time + step * nB * nH;
-    real *d_u_z_rows = m->args->d_u_z;
+    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *d_z_bar_rows = memory->d_z_bar_time + step * nB * nH;
+    real *d_u_z_rows = memory->args->d_u_z;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
@@ -971,17 +971,17 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_6)(
 }
 
 static void CELLGEN_NAME(gru_sequence_backward_deferred_7)(
-    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = m->args->x + step * nB * nI;
-    const real *d_z_bar_rows = m->d_z_bar_time + step * nB * nH;
-    real *d_w_z_rows = m->args->d_w_z;
+    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *d_z_bar_rows = memory->d_z_bar_time + step * nB * nH;
+    real *d_w_z_rows = memory->args->d_w_z;
 
     const int64_t first = cellgen_share(nI, part, parts);
     const int64_t units = cellgen_share(nI, part + 1, parts) - first;
@@ -990,18 +990,18 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_7)(
 }
 
 static void CELLGEN_NAME(gru_sequence_backward_deferred_8)(
-    const CELLGEN_NAME(gru_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_n_bar_rows = m->d_n_bar_time + step * nB * nH;
-    const real *d_r_bar_rows = m->d_r_bar_time + step * nB * nH;
-    const real *d_z_bar_rows = m->d_z_bar_time + step * nB * nH;
-    real *d_x_rows = m->args->d_x + step * nB * nI;
+    const real *d_n_bar_rows = memory->d_n_bar_time + step * nB * nH;
+    const real *d_r_bar_rows = memory->d_r_bar_time + step * nB * nH;
+    const real *d_z_bar_rows = memory->d_z_bar_time + step * nB * nH;
+    real *d_x_rows = memory->args->d_x + step * nB * nI;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nI + width - 1) / width;
@@ -1010,24 +1010,24 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_8)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = m->pack_late ? blocks * part / parts : block;
-        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, m->args->w_n, nH, 1, first, units, vectors, 1, 0,
-                          m->deferred_8_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, m->args->w_r, nH, 1, first, units, vectors, 1, 0,
-                          m->deferred_8_panel_2 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, m->args->w_z, nH, 1, first, units, vectors, 1, 0,
-                          m->deferred_8_panel_3 + panel * (nH) * 1 * width);
+        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        if (memory->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nH, memory->args->w_n, nH, 1, first, units, vectors, 1, 0,
+                          memory->deferred_8_panel_1 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, memory->args->w_r, nH, 1, first, units, vectors, 1, 0,
+                          memory->deferred_8_panel_2 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, memory->args->w_z, nH, 1, first, units, vectors, 1, 0,
+                          memory->deferred_8_panel_3 + panel * (nH) * 1 * width);
         }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_n_bar_rows + top * (nH), nH,
-                    m->deferred_8_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+                    memory->deferred_8_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, d_r_bar_rows + top * (nH), nH,
-                    m->deferred_8_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    memory->deferred_8_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_z_bar_rows + top * (nH), nH,
-                    m->deferred_8_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    memory->deferred_8_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             /* d_x = slot 0 */
             for (int64_t row = top; row < top + rows; ++row) {
                 const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
@@ -1043,31 +1043,31 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_8)(
 
 static void CELLGEN_NAME(gru_sequence_backward_task)(int thread, int threads, void *context)
 {
-    const CELLGEN_NAME(gru_sequence_backward_memory) *m = (const CELLGEN_NAME(gru_sequence_backward_memory) *)context;
-    const CELLGEN_NAME(gru_sequence_backward_args) *args = m->args;
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const CELLGEN_NAME(gru_sequence_backward_memory) *memory = (const CELLGEN_NAME(gru_sequence_backward_memory) *)context;
+    const CELLGEN_NAME(gru_sequence_backward_args) *args = memory->args;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!m->pack_late && 0 % threads == thread)
-        cg_pack_slot(nH, m->args->u_n, nH, 1, nH,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_1);
-    if (!m->pack_late && 1 % threads == thread)
-        cg_pack_slot(nH, m->args->u_r, nH, 1, nH,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_2);
-    if (!m->pack_late && 2 % threads == thread)
-        cg_pack_slot(nH, m->args->u_z, nH, 1, nH,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_3);
-    if (!m->pack_late && 0 % threads == thread)
-        cg_pack_slot(nH, m->args->w_n, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_8_panel_1);
-    if (!m->pack_late && 1 % threads == thread)
-        cg_pack_slot(nH, m->args->w_r, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_8_panel_2);
-    if (!m->pack_late && 2 % threads == thread)
-        cg_pack_slot(nH, m->args->w_z, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_8_panel_3);
+    if (!memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_n, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
+    if (!memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_r, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
+    if (!memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_z, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
+    if (!memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
+    if (!memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_r, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_2);
+    if (!memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_z, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_3);
     if (0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_z[unit] = 0;
     if (1 % threads == thread)
@@ -1088,50 +1088,50 @@ static void CELLGEN_NAME(gru_sequence_backward_task)(int thread, int threads, vo
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_n[unit] = 0;
     if (9 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_c_n[unit] = 0;
-    cellgen_team_barrier(m->team, thread);
+    cellgen_team_barrier(memory->team, thread);
 
-    const int by_units = m->by_units;
+    const int by_units = memory->by_units;
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
     for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_NAME(gru_sequence_backward_reverse_1)(m, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(gru_sequence_backward_reverse_2)(m, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(gru_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(memory->team, thread);
 
     }
     if (nT == 0 && thread == 0) {
         for (int64_t unit = 0; unit < nB * (nH); ++unit)
             args->d_h_prev[unit] = args->d_h_last ? args->d_h_last[unit] : 0;
     }
-    cellgen_team_barrier(m->team, thread);
+    cellgen_team_barrier(memory->team, thread);
 
     /* What no state waits for: once over the rows of many steps at a time. */
     for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        const int64_t fitting = nB > 0 ? m->chunk_rows / nB : 1;
+        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
         steps = nT - step < fitting ? nT - step : fitting;
         if (step == 0) steps = 1; /* the initial state stands in an array of its own */
         const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        CELLGEN_NAME(gru_sequence_backward_deferred_1)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(gru_sequence_backward_deferred_2)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(gru_sequence_backward_deferred_3)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(gru_sequence_backward_deferred_4)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(gru_sequence_backward_deferred_5)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(gru_sequence_backward_deferred_6)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(gru_sequence_backward_deferred_7)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        if (m->pack_late)
-            CELLGEN_NAME(gru_sequence_backward_deferred_8)(m, step, 0, rows, thread, threads);
+        CELLGEN_NAME(gru_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(gru_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(gru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(gru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(gru_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(gru_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(gru_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        if (memory->pack_late)
+            CELLGEN_NAME(gru_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
         else
-            CELLGEN_NAME(gru_sequence_backward_deferred_8)(m, step, begin, end, 0, 1);
-        cellgen_team_barrier(m->team, thread);
+            CELLGEN_NAME(gru_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
+        cellgen_team_barrier(memory->team, thread);
         (void)begin, (void)end;
     }
 }
@@ -1191,49 +1191,49 @@ int CELLGEN_NAME(gru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
 
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
-    CELLGEN_NAME(gru_sequence_backward_memory) memory;
+    CELLGEN_NAME(gru_sequence_backward_memory) here;
     char *workspace = (char *)args->workspace;
-    memory.nT = nT;
-    memory.nB = nB;
-    memory.nI = nI;
-    memory.nH = nH;
-    memory.chunk_rows = chunk_rows;
-    memory.window_rows = window_rows;
-    memory.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
-    memory.args = args;
-    memory.team = (cellgen_team *)args->team;
-    const int64_t threads = memory.team ? cellgen_team_size(memory.team) : 1;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    here.chunk_rows = chunk_rows;
+    here.window_rows = window_rows;
+    here.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
+    here.args = args;
+    here.team = (cellgen_team *)args->team;
+    const int64_t threads = here.team ? cellgen_team_size(here.team) : 1;
     const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    memory.by_units = cellgen_split_units(nB, threads, weights);
-    memory.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || memory.by_units);
-    memory.pack_late = nT == 1 && (threads == 1 || memory.by_units);
-    memory.reverse_d_h_in = (real *)(void *)workspace;
+    here.by_units = cellgen_split_units(nB, threads, weights);
+    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || here.by_units);
+    here.pack_late = nT == 1 && (threads == 1 || here.by_units);
+    here.reverse_d_h_in = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nB * nH);
-    memory.d_n_bar_time = (real *)(void *)workspace;
+    here.d_n_bar_time = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nT * nB * nH);
-    memory.d_s_time = (real *)(void *)workspace;
+    here.d_s_time = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nT * nB * nH);
-    memory.d_r_bar_time = (real *)(void *)workspace;
+    here.d_r_bar_time = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nT * nB * nH);
-    memory.d_z_bar_time = (real *)(void *)workspace;
+    here.d_z_bar_time = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nT * nB * nH);
-    memory.reverse_2_panel_1 = (real *)(void *)workspace;
+    here.reverse_2_panel_1 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    memory.reverse_2_panel_2 = (real *)(void *)workspace;
+    here.reverse_2_panel_2 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    memory.reverse_2_panel_3 = (real *)(void *)workspace;
+    here.reverse_2_panel_3 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    memory.deferred_8_panel_1 = (real *)(void *)workspace;
+    here.deferred_8_panel_1 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    memory.deferred_8_panel_2 = (real *)(void *)workspace;
+    here.deferred_8_panel_2 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    memory.deferred_8_panel_3 = (real *)(void *)workspace;
+    here.deferred_8_panel_3 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    memory.d_h_prev_pair = (real *)(void *)workspace;
+    here.d_h_prev_pair = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(2 * nB * nH);
-    memory.zeros = (real *)(void *)workspace;
-    for (int64_t unit = 0; unit < nH; ++unit) memory.zeros[unit] = 0;
-    cellgen_team_run(memory.team, CELLGEN_NAME(gru_sequence_backward_task), &memory);
+    here.zeros = (real *)(void *)workspace;
+    for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
+    cellgen_team_run(here.team, CELLGEN_NAME(gru_sequence_backward_task), &here);
     return CELLGEN_OK;
 }
 

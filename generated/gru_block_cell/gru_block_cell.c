@@ -369,20 +369,20 @@ typedef struct {
 } CELLGEN_NAME(gru_block_cell_sequence_forward_memory);
 
 static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(
-    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = m->args->x + step * nB * nI;
-    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
-    const real *b_ru_rows = m->args->b_ru;
-    real *r_rows = m->args->r + step * nB * nH;
-    real *u_rows = m->args->u + step * nB * nH;
-    real *h_prev_r_rows = m->forward_h_prev_r;
+    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *b_ru_rows = memory->args->b_ru;
+    real *r_rows = memory->args->r + step * nB * nH;
+    real *u_rows = memory->args->u + step * nB * nH;
+    real *h_prev_r_rows = memory->forward_h_prev_r;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
@@ -391,30 +391,30 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = m->pack_late ? blocks * part / parts : block;
-        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, m->args->w_ru, 2 * nH, 0, first, units, vectors, 2, 0,
-                          m->forward_1_panel_1 + panel * (nI) * 2 * width);
-            cg_pack_block(nI, m->args->w_ru + nH, 2 * nH, 0, first, units, vectors, 2, 1,
-                          m->forward_1_panel_1 + panel * (nI) * 2 * width);
-            cg_pack_block(nH, m->args->w_ru + nI * (2 * nH), 2 * nH, 0, first, units, vectors, 2, 0,
-                          m->forward_1_panel_2 + panel * (nH) * 2 * width);
-            cg_pack_block(nH, m->args->w_ru + nI * (2 * nH) + nH, 2 * nH, 0, first, units, vectors, 2, 1,
-                          m->forward_1_panel_2 + panel * (nH) * 2 * width);
+        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        if (memory->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nI, memory->args->w_ru, 2 * nH, 0, first, units, vectors, 2, 0,
+                          memory->forward_1_panel_1 + panel * (nI) * 2 * width);
+            cg_pack_block(nI, memory->args->w_ru + nH, 2 * nH, 0, first, units, vectors, 2, 1,
+                          memory->forward_1_panel_1 + panel * (nI) * 2 * width);
+            cg_pack_block(nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 0, first, units, vectors, 2, 0,
+                          memory->forward_1_panel_2 + panel * (nH) * 2 * width);
+            cg_pack_block(nH, memory->args->w_ru + nI * (2 * nH) + nH, 2 * nH, 0, first, units, vectors, 2, 1,
+                          memory->forward_1_panel_2 + panel * (nH) * 2 * width);
         }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (m->hoist)
+            if (memory->hoist)
                 for (int64_t row = 0; row < rows; ++row)
                     memcpy(tile + (row * slots + 0) * width,
-                           m->forward_1_hoisted + ((block * m->window_rows + step % m->window_steps * nB + top + row) * 2) * width,
+                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 2) * width,
                            (size_t)(2 * width) * sizeof(real));
             else
             cg_tile(rows, 2 * vectors, nI, x_rows + top * (nI), nI,
-                    m->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0);
+                    memory->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 2 * vectors, nH, h_prev_rows + top * (nH), nH,
-                    m->forward_1_panel_2 + panel * (nH) * 2 * width, tile + 0 * width, slots * width, 1);
+                    memory->forward_1_panel_2 + panel * (nH) * 2 * width, tile + 0 * width, slots * width, 1);
             /* r = sigmoid(b_ru_0 + x_w_ru_h_prev_0)
              * u = sigmoid(b_ru_1 + x_w_ru_h_prev_1)
              * h_prev_r = h_prev * r */
@@ -445,40 +445,40 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_hoist)(
-    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *m, int64_t step, int64_t part, int64_t parts)
+    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const real *x_rows = m->args->x + step * nB * nI;
+    const real *x_rows = memory->args->x + step * nB * nI;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
-    const int64_t steps = nT - step < m->window_steps ? nT - step : m->window_steps;
+    const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
         cg_tile(steps * nB, 2 * vectors, nI, x_rows, nI,
-                m->forward_1_panel_1 + block * (nI) * 2 * width,
-                m->forward_1_hoisted + block * m->window_rows * 2 * width, 2 * width, 0);
+                memory->forward_1_panel_1 + block * (nI) * 2 * width,
+                memory->forward_1_hoisted + block * memory->window_rows * 2 * width, 2 * width, 0);
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(
-    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = m->args->x + step * nB * nI;
-    const real *h_prev_r_rows = m->forward_h_prev_r;
-    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
-    const real *b_c_rows = m->args->b_c;
-    const real *u_rows = m->args->u + step * nB * nH;
-    real *c_rows = m->args->c + step * nB * nH;
-    real *h_rows = m->args->h + step * nB * nH;
+    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *h_prev_r_rows = memory->forward_h_prev_r;
+    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *b_c_rows = memory->args->b_c;
+    const real *u_rows = memory->args->u + step * nB * nH;
+    real *c_rows = memory->args->c + step * nB * nH;
+    real *h_rows = memory->args->h + step * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
@@ -487,26 +487,26 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = m->pack_late ? blocks * part / parts : block;
-        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, m->args->w_c, nH, 0, first, units, vectors, 1, 0,
-                          m->forward_2_panel_1 + panel * (nI) * 1 * width);
-            cg_pack_block(nH, m->args->w_c + nI * nH, nH, 0, first, units, vectors, 1, 0,
-                          m->forward_2_panel_2 + panel * (nH) * 1 * width);
+        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        if (memory->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nI, memory->args->w_c, nH, 0, first, units, vectors, 1, 0,
+                          memory->forward_2_panel_1 + panel * (nI) * 1 * width);
+            cg_pack_block(nH, memory->args->w_c + nI * nH, nH, 0, first, units, vectors, 1, 0,
+                          memory->forward_2_panel_2 + panel * (nH) * 1 * width);
         }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (m->hoist)
+            if (memory->hoist)
                 for (int64_t row = 0; row < rows; ++row)
                     memcpy(tile + (row * slots + 0) * width,
-                           m->forward_2_hoisted + ((block * m->window_rows + step % m->window_steps * nB + top + row) * 1) * width,
+                           memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
                            (size_t)(1 * width) * sizeof(real));
             else
             cg_tile(rows, 1 * vectors, nI, x_rows + top * (nI), nI,
-                    m->forward_2_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
+                    memory->forward_2_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, h_prev_r_rows + top * (nH), nH,
-                    m->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    memory->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             /* c_bar = b_c + x_w_c_h_prev_r
              * c = tanh(c_bar)
              * h = h_prev * u + (1 - u) * c */
@@ -534,66 +534,66 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_hoist)(
-    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *m, int64_t step, int64_t part, int64_t parts)
+    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const real *x_rows = m->args->x + step * nB * nI;
+    const real *x_rows = memory->args->x + step * nB * nI;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
-    const int64_t steps = nT - step < m->window_steps ? nT - step : m->window_steps;
+    const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
         cg_tile(steps * nB, 1 * vectors, nI, x_rows, nI,
-                m->forward_2_panel_1 + block * (nI) * 1 * width,
-                m->forward_2_hoisted + block * m->window_rows * 1 * width, 1 * width, 0);
+                memory->forward_2_panel_1 + block * (nI) * 1 * width,
+                memory->forward_2_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_forward_task)(int thread, int threads, void *context)
 {
-    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *m = (const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *)context;
-    const CELLGEN_NAME(gru_block_cell_sequence_forward_args) *args = m->args;
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory = (const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *)context;
+    const CELLGEN_NAME(gru_block_cell_sequence_forward_args) *args = memory->args;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!m->pack_late && 0 % threads == thread)
-        cg_pack_slot(nI, m->args->w_ru, 2 * nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(2), 2, 0, m->forward_1_panel_1);
-    if (!m->pack_late && 1 % threads == thread)
-        cg_pack_slot(nI, m->args->w_ru + nH, 2 * nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(2), 2, 1, m->forward_1_panel_1);
-    if (!m->pack_late && 2 % threads == thread)
-        cg_pack_slot(nH, m->args->w_ru + nI * (2 * nH), 2 * nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(2), 2, 0, m->forward_1_panel_2);
-    if (!m->pack_late && 3 % threads == thread)
-        cg_pack_slot(nH, m->args->w_ru + nI * (2 * nH) + nH, 2 * nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(2), 2, 1, m->forward_1_panel_2);
-    if (!m->pack_late && 4 % threads == thread)
-        cg_pack_slot(nI, m->args->w_c, nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->forward_2_panel_1);
-    if (!m->pack_late && 5 % threads == thread)
-        cg_pack_slot(nH, m->args->w_c + nI * nH, nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->forward_2_panel_2);
-    cellgen_team_barrier(m->team, thread);
+    if (!memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_ru, 2 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
+    if (!memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_ru + nH, 2 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
+    if (!memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_2);
+    if (!memory->pack_late && 3 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_ru + nI * (2 * nH) + nH, 2 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_2);
+    if (!memory->pack_late && 4 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_c, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
+    if (!memory->pack_late && 5 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_c + nI * nH, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
+    cellgen_team_barrier(memory->team, thread);
 
-    const int by_units = m->by_units;
+    const int by_units = memory->by_units;
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
     for (int64_t step = 0; step < nT; ++step) {
-        if (m->hoist && step % m->window_steps == 0)
-            CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_hoist)(m, step, share, shares);
-        if (m->hoist && step % m->window_steps == 0)
-            CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_hoist)(m, step, share, shares);
-        CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(m, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(m, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(m->team, thread);
+        if (memory->hoist && step % memory->window_steps == 0)
+            CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_hoist)(memory, step, share, shares);
+        if (memory->hoist && step % memory->window_steps == 0)
+            CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_hoist)(memory, step, share, shares);
+        CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(memory, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(memory->team, thread);
 
     }
     for (int64_t row = row_begin; row < row_end && share == 0; ++row) {
@@ -639,38 +639,38 @@ int CELLGEN_NAME(gru_block_cell_sequence_forward)(int64_t nT, int64_t nB, int64_
 
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
-    CELLGEN_NAME(gru_block_cell_sequence_forward_memory) memory;
+    CELLGEN_NAME(gru_block_cell_sequence_forward_memory) here;
     char *workspace = (char *)args->workspace;
-    memory.nT = nT;
-    memory.nB = nB;
-    memory.nI = nI;
-    memory.nH = nH;
-    memory.chunk_rows = chunk_rows;
-    memory.window_rows = window_rows;
-    memory.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
-    memory.args = args;
-    memory.team = (cellgen_team *)args->team;
-    const int64_t threads = memory.team ? cellgen_team_size(memory.team) : 1;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    here.chunk_rows = chunk_rows;
+    here.window_rows = window_rows;
+    here.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
+    here.args = args;
+    here.team = (cellgen_team *)args->team;
+    const int64_t threads = here.team ? cellgen_team_size(here.team) : 1;
     const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(nI, 2, nH, CELLGEN_SLOT_VECTORS(2)) + cg_panels_size(nH, 2, nH, CELLGEN_SLOT_VECTORS(2)) + cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    memory.by_units = cellgen_split_units(nB, threads, weights);
-    memory.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || memory.by_units);
-    memory.pack_late = nT == 1 && (threads == 1 || memory.by_units);
-    memory.forward_1_panel_1 = (real *)(void *)workspace;
+    here.by_units = cellgen_split_units(nB, threads, weights);
+    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || here.by_units);
+    here.pack_late = nT == 1 && (threads == 1 || here.by_units);
+    here.forward_1_panel_1 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nI, 2, nH, CELLGEN_SLOT_VECTORS(2)));
-    memory.forward_1_panel_2 = (real *)(void *)workspace;
+    here.forward_1_panel_2 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 2, nH, CELLGEN_SLOT_VECTORS(2)));
-    memory.forward_1_hoisted = (real *)(void *)workspace;
+    here.forward_1_hoisted = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(window_rows * cg_panels_size(1, 2, nH, CELLGEN_SLOT_VECTORS(2)));
-    memory.forward_h_prev_r = (real *)(void *)workspace;
+    here.forward_h_prev_r = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nB * nH);
-    memory.forward_2_panel_1 = (real *)(void *)workspace;
+    here.forward_2_panel_1 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    memory.forward_2_panel_2 = (real *)(void *)workspace;
+    here.forward_2_panel_2 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    memory.forward_2_hoisted = (real *)(void *)workspace;
+    here.forward_2_hoisted = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(window_rows * cg_panels_size(1, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    memory.zeros = (real *)(void *)workspace;
-    cellgen_team_run(memory.team, CELLGEN_NAME(gru_block_cell_sequence_forward_task), &memory);
+    here.zeros = (real *)(void *)workspace;
+    cellgen_team_run(here.team, CELLGEN_NAME(gru_block_cell_sequence_forward_task), &here);
     return CELLGEN_OK;
 }
 
@@ -701,29 +701,29 @@ typedef struct {
 } CELLGEN_NAME(gru_block_cell_sequence_backward_memory);
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_u_rows = m->args->d_u ? m->args->d_u + step * nB * nH : m->zeros;
-    const int64_t d_u_stride = m->args->d_u ? nH : 0;
-    const real *d_c_rows = m->args->d_c ? m->args->d_c + step * nB * nH : m->zeros;
-    const int64_t d_c_stride = m->args->d_c ? nH : 0;
-    const real *d_h_rows = m->args->d_h ? m->args->d_h + step * nB * nH : m->zeros;
-    const int64_t d_h_stride = m->args->d_h ? nH : 0;
-    const real *d_h_next_rows = step < nT - 1 ? m->d_h_prev_pair + (step + 1) % 2 * nB * nH
-        : m->args->d_h_last ? m->args->d_h_last : m->zeros;
-    const int64_t d_h_next_stride = step < nT - 1 || m->args->d_h_last ? nH : 0;
-    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
-    const real *u_rows = m->args->u + step * nB * nH;
-    const real *c_rows = m->args->c + step * nB * nH;
-    real *d_h_in_rows = m->reverse_d_h_in;
-    real *d_c_bar_rows = m->d_c_bar_time + step * nB * nH;
-    real *d_r_bar_u_bar_rows = m->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    const real *d_u_rows = memory->args->d_u ? memory->args->d_u + step * nB * nH : memory->zeros;
+    const int64_t d_u_stride = memory->args->d_u ? nH : 0;
+    const real *d_c_rows = memory->args->d_c ? memory->args->d_c + step * nB * nH : memory->zeros;
+    const int64_t d_c_stride = memory->args->d_c ? nH : 0;
+    const real *d_h_rows = memory->args->d_h ? memory->args->d_h + step * nB * nH : memory->zeros;
+    const int64_t d_h_stride = memory->args->d_h ? nH : 0;
+    const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
+        : memory->args->d_h_last ? memory->args->d_h_last : memory->zeros;
+    const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
+    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *u_rows = memory->args->u + step * nB * nH;
+    const real *c_rows = memory->args->c + step * nB * nH;
+    real *d_h_in_rows = memory->reverse_d_h_in;
+    real *d_c_bar_rows = memory->d_c_bar_time + step * nB * nH;
+    real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
@@ -763,21 +763,21 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1)(
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_c_bar_rows = m->d_c_bar_time + step * nB * nH;
-    const real *d_r_rows = m->args->d_r ? m->args->d_r + step * nB * nH : m->zeros;
-    const int64_t d_r_stride = m->args->d_r ? nH : 0;
-    real *d_h_prev_r_rows = m->reverse_d_h_prev_r;
-    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
-    const real *r_rows = m->args->r + step * nB * nH;
-    real *d_r_bar_u_bar_rows = m->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    const real *d_c_bar_rows = memory->d_c_bar_time + step * nB * nH;
+    const real *d_r_rows = memory->args->d_r ? memory->args->d_r + step * nB * nH : memory->zeros;
+    const int64_t d_r_stride = memory->args->d_r ? nH : 0;
+    real *d_h_prev_r_rows = memory->reverse_d_h_prev_r;
+    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *r_rows = memory->args->r + step * nB * nH;
+    real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
@@ -786,16 +786,16 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = m->pack_late ? blocks * part / parts : block;
-        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, m->args->w_c + nI * nH, nH, 1, first, units, vectors, 1, 0,
-                          m->reverse_2_panel_1 + panel * (nH) * 1 * width);
+        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        if (memory->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nH, memory->args->w_c + nI * nH, nH, 1, first, units, vectors, 1, 0,
+                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
         }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_c_bar_rows + top * (nH), nH,
-                    m->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+                    memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             /* d_h_prev_r = slot 0 */
             for (int64_t row = top; row < top + rows; ++row) {
                 const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
@@ -828,20 +828,20 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_r_bar_u_bar_rows = m->d_r_bar_u_bar_time + step * nB * (2 * nH);
-    const real *d_h_in_rows = m->reverse_d_h_in;
-    const real *d_h_prev_r_rows = m->reverse_d_h_prev_r;
-    const real *r_rows = m->args->r + step * nB * nH;
-    const real *u_rows = m->args->u + step * nB * nH;
-    real *d_h_prev_rows = step == 0 ? m->args->d_h_prev : m->d_h_prev_pair + step % 2 * nB * nH;
+    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    const real *d_h_in_rows = memory->reverse_d_h_in;
+    const real *d_h_prev_r_rows = memory->reverse_d_h_prev_r;
+    const real *r_rows = memory->args->r + step * nB * nH;
+    const real *u_rows = memory->args->u + step * nB * nH;
+    real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
@@ -850,16 +850,16 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = m->pack_late ? blocks * part / parts : block;
-        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
-            cg_pack_block(2 * nH, m->args->w_ru + nI * (2 * nH), 2 * nH, 1, first, units, vectors, 1, 0,
-                          m->reverse_3_panel_1 + panel * (2 * nH) * 1 * width);
+        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        if (memory->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(2 * nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 1, first, units, vectors, 1, 0,
+                          memory->reverse_3_panel_1 + panel * (2 * nH) * 1 * width);
         }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, 2 * nH, d_r_bar_u_bar_rows + top * (2 * nH), 2 * nH,
-                    m->reverse_3_panel_1 + panel * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
+                    memory->reverse_3_panel_1 + panel * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
             /* d_h_prev = d_h_in * u + d_h_prev_r * r + d_h_prev_1 */
             for (int64_t row = top; row < top + rows; ++row) {
                 const real *d_h_in_row = d_h_in_rows + row * nH + first;
@@ -883,19 +883,19 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_c_bar_rows = m->d_c_bar_time + step * nB * nH;
-    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
-    const real *r_rows = m->args->r + step * nB * nH;
-    real *h_prev_r_rows = m->deferred_h_prev_r;
-    real *d_b_c_rows = m->args->d_b_c;
+    const real *d_c_bar_rows = memory->d_c_bar_time + step * nB * nH;
+    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *r_rows = memory->args->r + step * nB * nH;
+    real *h_prev_r_rows = memory->deferred_h_prev_r;
+    real *d_b_c_rows = memory->args->d_b_c;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
@@ -919,16 +919,16 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_r_bar_u_bar_rows = m->d_r_bar_u_bar_time + step * nB * (2 * nH);
-    real *d_b_ru_rows = m->args->d_b_ru;
+    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    real *d_b_ru_rows = memory->args->d_b_ru;
 
     const int64_t first = cellgen_share(2 * nH, part, parts);
     const int64_t units = cellgen_share(2 * nH, part + 1, parts) - first;
@@ -945,17 +945,17 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2)(
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_r_rows = m->deferred_h_prev_r;
-    const real *d_c_bar_rows = m->d_c_bar_time + step * nB * nH;
-    real *d_w_c_rows = m->args->d_w_c;
+    const real *h_prev_r_rows = memory->deferred_h_prev_r;
+    const real *d_c_bar_rows = memory->d_c_bar_time + step * nB * nH;
+    real *d_w_c_rows = memory->args->d_w_c;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
@@ -964,17 +964,17 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3)(
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = m->args->x + step * nB * nI;
-    const real *d_c_bar_rows = m->d_c_bar_time + step * nB * nH;
-    real *d_w_c_rows = m->args->d_w_c;
+    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *d_c_bar_rows = memory->d_c_bar_time + step * nB * nH;
+    real *d_w_c_rows = memory->args->d_w_c;
 
     const int64_t first = cellgen_share(nI, part, parts);
     const int64_t units = cellgen_share(nI, part + 1, parts) - first;
@@ -983,17 +983,17 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
-    const real *d_r_bar_u_bar_rows = m->d_r_bar_u_bar_time + step * nB * (2 * nH);
-    real *d_w_ru_rows = m->args->d_w_ru;
+    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    real *d_w_ru_rows = memory->args->d_w_ru;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
@@ -1002,17 +1002,17 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = m->args->x + step * nB * nI;
-    const real *d_r_bar_u_bar_rows = m->d_r_bar_u_bar_time + step * nB * (2 * nH);
-    real *d_w_ru_rows = m->args->d_w_ru;
+    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    real *d_w_ru_rows = memory->args->d_w_ru;
 
     const int64_t first = cellgen_share(nI, part, parts);
     const int64_t units = cellgen_share(nI, part + 1, parts) - first;
@@ -1021,17 +1021,17 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_c_bar_rows = m->d_c_bar_time + step * nB * nH;
-    const real *d_r_bar_u_bar_rows = m->d_r_bar_u_bar_time + step * nB * (2 * nH);
-    real *d_x_rows = m->args->d_x + step * nB * nI;
+    const real *d_c_bar_rows = memory->d_c_bar_time + step * nB * nH;
+    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    real *d_x_rows = memory->args->d_x + step * nB * nI;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nI + width - 1) / width;
@@ -1040,20 +1040,20 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = m->pack_late ? blocks * part / parts : block;
-        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, m->args->w_c, nH, 1, first, units, vectors, 1, 0,
-                          m->deferred_7_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(2 * nH, m->args->w_ru, 2 * nH, 1, first, units, vectors, 1, 0,
-                          m->deferred_7_panel_2 + panel * (2 * nH) * 1 * width);
+        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        if (memory->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nH, memory->args->w_c, nH, 1, first, units, vectors, 1, 0,
+                          memory->deferred_7_panel_1 + panel * (nH) * 1 * width);
+            cg_pack_block(2 * nH, memory->args->w_ru, 2 * nH, 1, first, units, vectors, 1, 0,
+                          memory->deferred_7_panel_2 + panel * (2 * nH) * 1 * width);
         }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_c_bar_rows + top * (nH), nH,
-                    m->deferred_7_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+                    memory->deferred_7_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, 2 * nH, d_r_bar_u_bar_rows + top * (2 * nH), 2 * nH,
-                    m->deferred_7_panel_2 + panel * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    memory->deferred_7_panel_2 + panel * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 1);
             /* d_x = slot 0 */
             for (int64_t row = top; row < top + rows; ++row) {
                 const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
@@ -1069,25 +1069,25 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_task)(int thread, int threads, void *context)
 {
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *m = (const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *)context;
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_args) *args = m->args;
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory = (const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *)context;
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_args) *args = memory->args;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!m->pack_late && 0 % threads == thread)
-        cg_pack_slot(nH, m->args->w_c + nI * nH, nH, 1, nH,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_1);
-    if (!m->pack_late && 1 % threads == thread)
-        cg_pack_slot(2 * nH, m->args->w_ru + nI * (2 * nH), 2 * nH, 1, nH,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_3_panel_1);
-    if (!m->pack_late && 0 % threads == thread)
-        cg_pack_slot(nH, m->args->w_c, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_7_panel_1);
-    if (!m->pack_late && 1 % threads == thread)
-        cg_pack_slot(2 * nH, m->args->w_ru, 2 * nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_7_panel_2);
+    if (!memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_c + nI * nH, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
+    if (!memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(2 * nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
+    if (!memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_c, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_1);
+    if (!memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(2 * nH, memory->args->w_ru, 2 * nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_2);
     if (0 % threads == thread)
         for (int64_t unit = 0; unit < (nI + nH) * (2 * nH); ++unit) args->d_w_ru[unit] = 0;
     if (1 % threads == thread)
@@ -1096,50 +1096,50 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_task)(int thread, int 
         for (int64_t unit = 0; unit < (2 * nH); ++unit) args->d_b_ru[unit] = 0;
     if (3 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_c[unit] = 0;
-    cellgen_team_barrier(m->team, thread);
+    cellgen_team_barrier(memory->team, thread);
 
-    const int by_units = m->by_units;
+    const int by_units = memory->by_units;
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
     for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1)(m, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(m, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(m, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(memory, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(memory->team, thread);
 
     }
     if (nT == 0 && thread == 0) {
         for (int64_t unit = 0; unit < nB * (nH); ++unit)
             args->d_h_prev[unit] = args->d_h_last ? args->d_h_last[unit] : 0;
     }
-    cellgen_team_barrier(m->team, thread);
+    cellgen_team_barrier(memory->team, thread);
 
     /* What no state waits for: once over the rows of many steps at a time. */
     for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        const int64_t fitting = nB > 0 ? m->chunk_rows / nB : 1;
+        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
         steps = nT - step < fitting ? nT - step : fitting;
         if (step == 0) steps = 1; /* the initial state stands in an array of its own */
         const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        if (m->pack_late)
-            CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(m, step, 0, rows, thread, threads);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        if (memory->pack_late)
+            CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
         else
-            CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(m, step, begin, end, 0, 1);
-        cellgen_team_barrier(m->team, thread);
+            CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
+        cellgen_team_barrier(memory->team, thread);
         (void)begin, (void)end;
     }
 }
@@ -1186,45 +1186,45 @@ int CELLGEN_NAME(gru_block_cell_sequence_backward)(int64_t nT, int64_t nB, int64
 
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
-    CELLGEN_NAME(gru_block_cell_sequence_backward_memory) memory;
+    CELLGEN_NAME(gru_block_cell_sequence_backward_memory) here;
     char *workspace = (char *)args->workspace;
-    memory.nT = nT;
-    memory.nB = nB;
-    memory.nI = nI;
-    memory.nH = nH;
-    memory.chunk_rows = chunk_rows;
-    memory.window_rows = window_rows;
-    memory.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
-    memory.args = args;
-    memory.team = (cellgen_team *)args->team;
-    const int64_t threads = memory.team ? cellgen_team_size(memory.team) : 1;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    here.chunk_rows = chunk_rows;
+    here.window_rows = window_rows;
+    here.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
+    here.args = args;
+    here.team = (cellgen_team *)args->team;
+    const int64_t threads = here.team ? cellgen_team_size(here.team) : 1;
     const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(2 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    memory.by_units = cellgen_split_units(nB, threads, weights);
-    memory.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || memory.by_units);
-    memory.pack_late = nT == 1 && (threads == 1 || memory.by_units);
-    memory.reverse_d_h_in = (real *)(void *)workspace;
+    here.by_units = cellgen_split_units(nB, threads, weights);
+    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || here.by_units);
+    here.pack_late = nT == 1 && (threads == 1 || here.by_units);
+    here.reverse_d_h_in = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nB * nH);
-    memory.d_c_bar_time = (real *)(void *)workspace;
+    here.d_c_bar_time = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nT * nB * nH);
-    memory.d_r_bar_u_bar_time = (real *)(void *)workspace;
+    here.d_r_bar_u_bar_time = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nT * nB * (2 * nH));
-    memory.reverse_2_panel_1 = (real *)(void *)workspace;
+    here.reverse_2_panel_1 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    memory.reverse_d_h_prev_r = (real *)(void *)workspace;
+    here.reverse_d_h_prev_r = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nB * nH);
-    memory.reverse_3_panel_1 = (real *)(void *)workspace;
+    here.reverse_3_panel_1 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(2 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    memory.deferred_h_prev_r = (real *)(void *)workspace;
+    here.deferred_h_prev_r = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(chunk_rows * nH);
-    memory.deferred_7_panel_1 = (real *)(void *)workspace;
+    here.deferred_7_panel_1 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    memory.deferred_7_panel_2 = (real *)(void *)workspace;
+    here.deferred_7_panel_2 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(2 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    memory.d_h_prev_pair = (real *)(void *)workspace;
+    here.d_h_prev_pair = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(2 * nB * nH);
-    memory.zeros = (real *)(void *)workspace;
-    for (int64_t unit = 0; unit < nH; ++unit) memory.zeros[unit] = 0;
-    cellgen_team_run(memory.team, CELLGEN_NAME(gru_block_cell_sequence_backward_task), &memory);
+    here.zeros = (real *)(void *)workspace;
+    for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
+    cellgen_team_run(here.team, CELLGEN_NAME(gru_block_cell_sequence_backward_task), &here);
     return CELLGEN_OK;
 }
 

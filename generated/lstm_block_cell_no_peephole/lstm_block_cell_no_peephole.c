@@ -332,27 +332,27 @@ typedef struct {
 } CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory);
 
 static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1)(
-    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = m->args->x + step * nB * nI;
-    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
-    const real *cs_prev_rows = step == 0 ? m->args->cs_prev : m->args->cs + (step - 1) * nB * nH;
-    const real *b_rows = m->args->b;
-    const real forget_bias = m->args->forget_bias;
-    const real cell_clip = m->args->cell_clip;
-    real *i_rows = m->args->i + step * nB * nH;
-    real *ci_rows = m->args->ci + step * nB * nH;
-    real *f_rows = m->args->f + step * nB * nH;
-    real *cs_rows = m->args->cs + step * nB * nH;
-    real *co_rows = m->args->co + step * nB * nH;
-    real *o_rows = m->args->o + step * nB * nH;
-    real *h_rows = m->args->h + step * nB * nH;
+    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *cs_prev_rows = step == 0 ? memory->args->cs_prev : memory->args->cs + (step - 1) * nB * nH;
+    const real *b_rows = memory->args->b;
+    const real forget_bias = memory->args->forget_bias;
+    const real cell_clip = memory->args->cell_clip;
+    real *i_rows = memory->args->i + step * nB * nH;
+    real *ci_rows = memory->args->ci + step * nB * nH;
+    real *f_rows = memory->args->f + step * nB * nH;
+    real *cs_rows = memory->args->cs + step * nB * nH;
+    real *co_rows = memory->args->co + step * nB * nH;
+    real *o_rows = memory->args->o + step * nB * nH;
+    real *h_rows = memory->args->h + step * nB * nH;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
@@ -361,38 +361,38 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1)
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = m->pack_late ? blocks * part / parts : block;
-        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, m->args->w, 4 * nH, 0, first, units, vectors, 4, 0,
-                          m->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nI, m->args->w + nH, 4 * nH, 0, first, units, vectors, 4, 1,
-                          m->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nI, m->args->w + 2 * nH, 4 * nH, 0, first, units, vectors, 4, 2,
-                          m->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nI, m->args->w + 3 * nH, 4 * nH, 0, first, units, vectors, 4, 3,
-                          m->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nH, m->args->w + nI * (4 * nH), 4 * nH, 0, first, units, vectors, 4, 0,
-                          m->forward_1_panel_2 + panel * (nH) * 4 * width);
-            cg_pack_block(nH, m->args->w + nI * (4 * nH) + nH, 4 * nH, 0, first, units, vectors, 4, 1,
-                          m->forward_1_panel_2 + panel * (nH) * 4 * width);
-            cg_pack_block(nH, m->args->w + nI * (4 * nH) + 2 * nH, 4 * nH, 0, first, units, vectors, 4, 2,
-                          m->forward_1_panel_2 + panel * (nH) * 4 * width);
-            cg_pack_block(nH, m->args->w + nI * (4 * nH) + 3 * nH, 4 * nH, 0, first, units, vectors, 4, 3,
-                          m->forward_1_panel_2 + panel * (nH) * 4 * width);
+        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        if (memory->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nI, memory->args->w, 4 * nH, 0, first, units, vectors, 4, 0,
+                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
+            cg_pack_block(nI, memory->args->w + nH, 4 * nH, 0, first, units, vectors, 4, 1,
+                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
+            cg_pack_block(nI, memory->args->w + 2 * nH, 4 * nH, 0, first, units, vectors, 4, 2,
+                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
+            cg_pack_block(nI, memory->args->w + 3 * nH, 4 * nH, 0, first, units, vectors, 4, 3,
+                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
+            cg_pack_block(nH, memory->args->w + nI * (4 * nH), 4 * nH, 0, first, units, vectors, 4, 0,
+                          memory->forward_1_panel_2 + panel * (nH) * 4 * width);
+            cg_pack_block(nH, memory->args->w + nI * (4 * nH) + nH, 4 * nH, 0, first, units, vectors, 4, 1,
+                          memory->forward_1_panel_2 + panel * (nH) * 4 * width);
+            cg_pack_block(nH, memory->args->w + nI * (4 * nH) + 2 * nH, 4 * nH, 0, first, units, vectors, 4, 2,
+                          memory->forward_1_panel_2 + panel * (nH) * 4 * width);
+            cg_pack_block(nH, memory->args->w + nI * (4 * nH) + 3 * nH, 4 * nH, 0, first, units, vectors, 4, 3,
+                          memory->forward_1_panel_2 + panel * (nH) * 4 * width);
         }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (m->hoist)
+            if (memory->hoist)
                 for (int64_t row = 0; row < rows; ++row)
                     memcpy(tile + (row * slots + 0) * width,
-                           m->forward_1_hoisted + ((block * m->window_rows + step % m->window_steps * nB + top + row) * 4) * width,
+                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
                            (size_t)(4 * width) * sizeof(real));
             else
             cg_tile(rows, 4 * vectors, nI, x_rows + top * (nI), nI,
-                    m->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
+                    memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 4 * vectors, nH, h_prev_rows + top * (nH), nH,
-                    m->forward_1_panel_2 + panel * (nH) * 4 * width, tile + 0 * width, slots * width, 1);
+                    memory->forward_1_panel_2 + panel * (nH) * 4 * width, tile + 0 * width, slots * width, 1);
             /* i_bar = b_0 + x_w_h_prev_0
              * ci_bar = b_1 + x_w_h_prev_1
              * f_bar = b_2 + x_w_h_prev_2
@@ -458,68 +458,68 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1)
 }
 
 static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1_hoist)(
-    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory) *m, int64_t step, int64_t part, int64_t parts)
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const real *x_rows = m->args->x + step * nB * nI;
+    const real *x_rows = memory->args->x + step * nB * nI;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
-    const int64_t steps = nT - step < m->window_steps ? nT - step : m->window_steps;
+    const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
         cg_tile(steps * nB, 4 * vectors, nI, x_rows, nI,
-                m->forward_1_panel_1 + block * (nI) * 4 * width,
-                m->forward_1_hoisted + block * m->window_rows * 4 * width, 4 * width, 0);
+                memory->forward_1_panel_1 + block * (nI) * 4 * width,
+                memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
 }
 
 static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_task)(int thread, int threads, void *context)
 {
-    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory) *m = (const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory) *)context;
-    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_args) *args = m->args;
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory) *memory = (const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory) *)context;
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_args) *args = memory->args;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!m->pack_late && 0 % threads == thread)
-        cg_pack_slot(nI, m->args->w, 4 * nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(4), 4, 0, m->forward_1_panel_1);
-    if (!m->pack_late && 1 % threads == thread)
-        cg_pack_slot(nI, m->args->w + nH, 4 * nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(4), 4, 1, m->forward_1_panel_1);
-    if (!m->pack_late && 2 % threads == thread)
-        cg_pack_slot(nI, m->args->w + 2 * nH, 4 * nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(4), 4, 2, m->forward_1_panel_1);
-    if (!m->pack_late && 3 % threads == thread)
-        cg_pack_slot(nI, m->args->w + 3 * nH, 4 * nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(4), 4, 3, m->forward_1_panel_1);
-    if (!m->pack_late && 4 % threads == thread)
-        cg_pack_slot(nH, m->args->w + nI * (4 * nH), 4 * nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(4), 4, 0, m->forward_1_panel_2);
-    if (!m->pack_late && 5 % threads == thread)
-        cg_pack_slot(nH, m->args->w + nI * (4 * nH) + nH, 4 * nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(4), 4, 1, m->forward_1_panel_2);
-    if (!m->pack_late && 6 % threads == thread)
-        cg_pack_slot(nH, m->args->w + nI * (4 * nH) + 2 * nH, 4 * nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(4), 4, 2, m->forward_1_panel_2);
-    if (!m->pack_late && 7 % threads == thread)
-        cg_pack_slot(nH, m->args->w + nI * (4 * nH) + 3 * nH, 4 * nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(4), 4, 3, m->forward_1_panel_2);
-    cellgen_team_barrier(m->team, thread);
+    if (!memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nI, memory->args->w, 4 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1);
+    if (!memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nI, memory->args->w + nH, 4 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1);
+    if (!memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nI, memory->args->w + 2 * nH, 4 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1);
+    if (!memory->pack_late && 3 % threads == thread)
+        cg_pack_slot(nI, memory->args->w + 3 * nH, 4 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1);
+    if (!memory->pack_late && 4 % threads == thread)
+        cg_pack_slot(nH, memory->args->w + nI * (4 * nH), 4 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_2);
+    if (!memory->pack_late && 5 % threads == thread)
+        cg_pack_slot(nH, memory->args->w + nI * (4 * nH) + nH, 4 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_2);
+    if (!memory->pack_late && 6 % threads == thread)
+        cg_pack_slot(nH, memory->args->w + nI * (4 * nH) + 2 * nH, 4 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_2);
+    if (!memory->pack_late && 7 % threads == thread)
+        cg_pack_slot(nH, memory->args->w + nI * (4 * nH) + 3 * nH, 4 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_2);
+    cellgen_team_barrier(memory->team, thread);
 
-    const int by_units = m->by_units;
+    const int by_units = memory->by_units;
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
     for (int64_t step = 0; step < nT; ++step) {
-        if (m->hoist && step % m->window_steps == 0)
-            CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1_hoist)(m, step, share, shares);
-        CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1)(m, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(m->team, thread);
+        if (memory->hoist && step % memory->window_steps == 0)
+            CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1_hoist)(memory, step, share, shares);
+        CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(memory->team, thread);
 
     }
     for (int64_t row = row_begin; row < row_end && share == 0; ++row) {
@@ -568,30 +568,30 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward)(int64_t nT, int64
 
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
-    CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory) memory;
+    CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory) here;
     char *workspace = (char *)args->workspace;
-    memory.nT = nT;
-    memory.nB = nB;
-    memory.nI = nI;
-    memory.nH = nH;
-    memory.chunk_rows = chunk_rows;
-    memory.window_rows = window_rows;
-    memory.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
-    memory.args = args;
-    memory.team = (cellgen_team *)args->team;
-    const int64_t threads = memory.team ? cellgen_team_size(memory.team) : 1;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    here.chunk_rows = chunk_rows;
+    here.window_rows = window_rows;
+    here.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
+    here.args = args;
+    here.team = (cellgen_team *)args->team;
+    const int64_t threads = here.team ? cellgen_team_size(here.team) : 1;
     const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)) + cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    memory.by_units = cellgen_split_units(nB, threads, weights);
-    memory.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || memory.by_units);
-    memory.pack_late = nT == 1 && (threads == 1 || memory.by_units);
-    memory.forward_1_panel_1 = (real *)(void *)workspace;
+    here.by_units = cellgen_split_units(nB, threads, weights);
+    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || here.by_units);
+    here.pack_late = nT == 1 && (threads == 1 || here.by_units);
+    here.forward_1_panel_1 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    memory.forward_1_panel_2 = (real *)(void *)workspace;
+    here.forward_1_panel_2 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    memory.forward_1_hoisted = (real *)(void *)workspace;
+    here.forward_1_hoisted = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(window_rows * cg_panels_size(1, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    memory.zeros = (real *)(void *)workspace;
-    cellgen_team_run(memory.team, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_task), &memory);
+    here.zeros = (real *)(void *)workspace;
+    cellgen_team_run(here.team, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_task), &here);
     return CELLGEN_OK;
 }
 
@@ -617,42 +617,42 @@ typedef struct {
 } CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory);
 
 static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_1)(
-    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_i_rows = m->args->d_i ? m->args->d_i + step * nB * nH : m->zeros;
-    const int64_t d_i_stride = m->args->d_i ? nH : 0;
-    const real *d_cs_rows = m->args->d_cs ? m->args->d_cs + step * nB * nH : m->zeros;
-    const int64_t d_cs_stride = m->args->d_cs ? nH : 0;
-    const real *d_cs_next_rows = step < nT - 1 ? m->d_cs_prev_pair + (step + 1) % 2 * nB * nH
-        : m->args->d_cs_last ? m->args->d_cs_last : m->zeros;
-    const int64_t d_cs_next_stride = step < nT - 1 || m->args->d_cs_last ? nH : 0;
-    const real *d_f_rows = m->args->d_f ? m->args->d_f + step * nB * nH : m->zeros;
-    const int64_t d_f_stride = m->args->d_f ? nH : 0;
-    const real *d_o_rows = m->args->d_o ? m->args->d_o + step * nB * nH : m->zeros;
-    const int64_t d_o_stride = m->args->d_o ? nH : 0;
-    const real *d_ci_rows = m->args->d_ci ? m->args->d_ci + step * nB * nH : m->zeros;
-    const int64_t d_ci_stride = m->args->d_ci ? nH : 0;
-    const real *d_co_rows = m->args->d_co ? m->args->d_co + step * nB * nH : m->zeros;
-    const int64_t d_co_stride = m->args->d_co ? nH : 0;
-    const real *d_h_rows = m->args->d_h ? m->args->d_h + step * nB * nH : m->zeros;
-    const int64_t d_h_stride = m->args->d_h ? nH : 0;
-    const real *d_h_next_rows = step < nT - 1 ? m->d_h_prev_pair + (step + 1) % 2 * nB * nH
-        : m->args->d_h_last ? m->args->d_h_last : m->zeros;
-    const int64_t d_h_next_stride = step < nT - 1 || m->args->d_h_last ? nH : 0;
-    const real *cs_prev_rows = step == 0 ? m->args->cs_prev : m->args->cs + (step - 1) * nB * nH;
-    const real *i_rows = m->args->i + step * nB * nH;
-    const real *ci_rows = m->args->ci + step * nB * nH;
-    const real *f_rows = m->args->f + step * nB * nH;
-    const real *co_rows = m->args->co + step * nB * nH;
-    const real *o_rows = m->args->o + step * nB * nH;
-    real *d_icfo_rows = m->d_icfo_time + step * nB * (4 * nH);
-    real *d_cs_prev_rows = step == 0 ? m->args->d_cs_prev : m->d_cs_prev_pair + step % 2 * nB * nH;
+    const real *d_i_rows = memory->args->d_i ? memory->args->d_i + step * nB * nH : memory->zeros;
+    const int64_t d_i_stride = memory->args->d_i ? nH : 0;
+    const real *d_cs_rows = memory->args->d_cs ? memory->args->d_cs + step * nB * nH : memory->zeros;
+    const int64_t d_cs_stride = memory->args->d_cs ? nH : 0;
+    const real *d_cs_next_rows = step < nT - 1 ? memory->d_cs_prev_pair + (step + 1) % 2 * nB * nH
+        : memory->args->d_cs_last ? memory->args->d_cs_last : memory->zeros;
+    const int64_t d_cs_next_stride = step < nT - 1 || memory->args->d_cs_last ? nH : 0;
+    const real *d_f_rows = memory->args->d_f ? memory->args->d_f + step * nB * nH : memory->zeros;
+    const int64_t d_f_stride = memory->args->d_f ? nH : 0;
+    const real *d_o_rows = memory->args->d_o ? memory->args->d_o + step * nB * nH : memory->zeros;
+    const int64_t d_o_stride = memory->args->d_o ? nH : 0;
+    const real *d_ci_rows = memory->args->d_ci ? memory->args->d_ci + step * nB * nH : memory->zeros;
+    const int64_t d_ci_stride = memory->args->d_ci ? nH : 0;
+    const real *d_co_rows = memory->args->d_co ? memory->args->d_co + step * nB * nH : memory->zeros;
+    const int64_t d_co_stride = memory->args->d_co ? nH : 0;
+    const real *d_h_rows = memory->args->d_h ? memory->args->d_h + step * nB * nH : memory->zeros;
+    const int64_t d_h_stride = memory->args->d_h ? nH : 0;
+    const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
+        : memory->args->d_h_last ? memory->args->d_h_last : memory->zeros;
+    const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
+    const real *cs_prev_rows = step == 0 ? memory->args->cs_prev : memory->args->cs + (step - 1) * nB * nH;
+    const real *i_rows = memory->args->i + step * nB * nH;
+    const real *ci_rows = memory->args->ci + step * nB * nH;
+    const real *f_rows = memory->args->f + step * nB * nH;
+    const real *co_rows = memory->args->co + step * nB * nH;
+    const real *o_rows = memory->args->o + step * nB * nH;
+    real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
+    real *d_cs_prev_rows = step == 0 ? memory->args->d_cs_prev : memory->d_cs_prev_pair + step % 2 * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
@@ -725,16 +725,16 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_1
 }
 
 static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2)(
-    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_icfo_rows = m->d_icfo_time + step * nB * (4 * nH);
-    real *d_h_prev_rows = step == 0 ? m->args->d_h_prev : m->d_h_prev_pair + step % 2 * nB * nH;
+    const real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
+    real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
@@ -743,16 +743,16 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = m->pack_late ? blocks * part / parts : block;
-        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
-            cg_pack_block(4 * nH, m->args->w + nI * (4 * nH), 4 * nH, 1, first, units, vectors, 1, 0,
-                          m->reverse_2_panel_1 + panel * (4 * nH) * 1 * width);
+        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        if (memory->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(4 * nH, memory->args->w + nI * (4 * nH), 4 * nH, 1, first, units, vectors, 1, 0,
+                          memory->reverse_2_panel_1 + panel * (4 * nH) * 1 * width);
         }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, 4 * nH, d_icfo_rows + top * (4 * nH), 4 * nH,
-                    m->reverse_2_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
+                    memory->reverse_2_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
             /* d_h_prev = slot 0 */
             for (int64_t row = top; row < top + rows; ++row) {
                 const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
@@ -767,16 +767,16 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2
 }
 
 static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_1)(
-    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_icfo_rows = m->d_icfo_time + step * nB * (4 * nH);
-    real *d_b_rows = m->args->d_b;
+    const real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
+    real *d_b_rows = memory->args->d_b;
 
     const int64_t first = cellgen_share(4 * nH, part, parts);
     const int64_t units = cellgen_share(4 * nH, part + 1, parts) - first;
@@ -793,17 +793,17 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_
 }
 
 static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_2)(
-    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
-    const real *d_icfo_rows = m->d_icfo_time + step * nB * (4 * nH);
-    real *d_w_rows = m->args->d_w;
+    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
+    real *d_w_rows = memory->args->d_w;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
@@ -812,17 +812,17 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_
 }
 
 static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_3)(
-    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = m->args->x + step * nB * nI;
-    const real *d_icfo_rows = m->d_icfo_time + step * nB * (4 * nH);
-    real *d_w_rows = m->args->d_w;
+    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
+    real *d_w_rows = memory->args->d_w;
 
     const int64_t first = cellgen_share(nI, part, parts);
     const int64_t units = cellgen_share(nI, part + 1, parts) - first;
@@ -831,16 +831,16 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_
 }
 
 static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_icfo_rows = m->d_icfo_time + step * nB * (4 * nH);
-    real *d_x_rows = m->args->d_x + step * nB * nI;
+    const real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
+    real *d_x_rows = memory->args->d_x + step * nB * nI;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nI + width - 1) / width;
@@ -849,16 +849,16 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = m->pack_late ? blocks * part / parts : block;
-        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
-            cg_pack_block(4 * nH, m->args->w, 4 * nH, 1, first, units, vectors, 1, 0,
-                          m->deferred_4_panel_1 + panel * (4 * nH) * 1 * width);
+        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        if (memory->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(4 * nH, memory->args->w, 4 * nH, 1, first, units, vectors, 1, 0,
+                          memory->deferred_4_panel_1 + panel * (4 * nH) * 1 * width);
         }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, 4 * nH, d_icfo_rows + top * (4 * nH), 4 * nH,
-                    m->deferred_4_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
+                    memory->deferred_4_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
             /* d_x = slot 0 */
             for (int64_t row = top; row < top + rows; ++row) {
                 const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
@@ -874,34 +874,34 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_
 
 static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_task)(int thread, int threads, void *context)
 {
-    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *m = (const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *)context;
-    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_args) *args = m->args;
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory = (const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *)context;
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_args) *args = memory->args;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!m->pack_late && 0 % threads == thread)
-        cg_pack_slot(4 * nH, m->args->w + nI * (4 * nH), 4 * nH, 1, nH,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_1);
-    if (!m->pack_late && 0 % threads == thread)
-        cg_pack_slot(4 * nH, m->args->w, 4 * nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_4_panel_1);
+    if (!memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(4 * nH, memory->args->w + nI * (4 * nH), 4 * nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
+    if (!memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     if (0 % threads == thread)
         for (int64_t unit = 0; unit < (nI + nH) * (4 * nH); ++unit) args->d_w[unit] = 0;
     if (1 % threads == thread)
         for (int64_t unit = 0; unit < (4 * nH); ++unit) args->d_b[unit] = 0;
-    cellgen_team_barrier(m->team, thread);
+    cellgen_team_barrier(memory->team, thread);
 
-    const int by_units = m->by_units;
+    const int by_units = memory->by_units;
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
     for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_1)(m, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2)(m, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(memory->team, thread);
 
     }
     if (nT == 0 && thread == 0) {
@@ -910,25 +910,25 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_task)(int
         for (int64_t unit = 0; unit < nB * (nH); ++unit)
             args->d_h_prev[unit] = args->d_h_last ? args->d_h_last[unit] : 0;
     }
-    cellgen_team_barrier(m->team, thread);
+    cellgen_team_barrier(memory->team, thread);
 
     /* What no state waits for: once over the rows of many steps at a time. */
     for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        const int64_t fitting = nB > 0 ? m->chunk_rows / nB : 1;
+        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
         steps = nT - step < fitting ? nT - step : fitting;
         if (step == 0) steps = 1; /* the initial state stands in an array of its own */
         const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_1)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_2)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_3)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        if (m->pack_late)
-            CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4)(m, step, 0, rows, thread, threads);
+        CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        if (memory->pack_late)
+            CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
         else
-            CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4)(m, step, begin, end, 0, 1);
-        cellgen_team_barrier(m->team, thread);
+            CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
+        cellgen_team_barrier(memory->team, thread);
         (void)begin, (void)end;
     }
 }
@@ -972,35 +972,35 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward)(int64_t nT, int6
 
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
-    CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) memory;
+    CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) here;
     char *workspace = (char *)args->workspace;
-    memory.nT = nT;
-    memory.nB = nB;
-    memory.nI = nI;
-    memory.nH = nH;
-    memory.chunk_rows = chunk_rows;
-    memory.window_rows = window_rows;
-    memory.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
-    memory.args = args;
-    memory.team = (cellgen_team *)args->team;
-    const int64_t threads = memory.team ? cellgen_team_size(memory.team) : 1;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    here.chunk_rows = chunk_rows;
+    here.window_rows = window_rows;
+    here.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
+    here.args = args;
+    here.team = (cellgen_team *)args->team;
+    const int64_t threads = here.team ? cellgen_team_size(here.team) : 1;
     const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    memory.by_units = cellgen_split_units(nB, threads, weights);
-    memory.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || memory.by_units);
-    memory.pack_late = nT == 1 && (threads == 1 || memory.by_units);
-    memory.d_icfo_time = (real *)(void *)workspace;
+    here.by_units = cellgen_split_units(nB, threads, weights);
+    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || here.by_units);
+    here.pack_late = nT == 1 && (threads == 1 || here.by_units);
+    here.d_icfo_time = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nT * nB * (4 * nH));
-    memory.reverse_2_panel_1 = (real *)(void *)workspace;
+    here.reverse_2_panel_1 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    memory.deferred_4_panel_1 = (real *)(void *)workspace;
+    here.deferred_4_panel_1 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    memory.d_cs_prev_pair = (real *)(void *)workspace;
+    here.d_cs_prev_pair = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(2 * nB * nH);
-    memory.d_h_prev_pair = (real *)(void *)workspace;
+    here.d_h_prev_pair = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(2 * nB * nH);
-    memory.zeros = (real *)(void *)workspace;
-    for (int64_t unit = 0; unit < nH; ++unit) memory.zeros[unit] = 0;
-    cellgen_team_run(memory.team, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_task), &memory);
+    here.zeros = (real *)(void *)workspace;
+    for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
+    cellgen_team_run(here.team, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_task), &here);
     return CELLGEN_OK;
 }
 

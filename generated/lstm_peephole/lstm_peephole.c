@@ -523,30 +523,30 @@ typedef struct {
 } CELLGEN_NAME(lstm_peephole_sequence_forward_memory);
 
 static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
-    const CELLGEN_NAME(lstm_peephole_sequence_forward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_peephole_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = m->args->x + step * nB * nI;
-    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
-    const real *c_prev_rows = step == 0 ? m->args->c_prev : m->args->c + (step - 1) * nB * nH;
-    const real *b_i_rows = m->args->b_i;
-    const real *b_f_rows = m->args->b_f;
-    const real *b_g_rows = m->args->b_g;
-    const real *b_o_rows = m->args->b_o;
-    const real *p_i_rows = m->args->p_i;
-    const real *p_f_rows = m->args->p_f;
-    const real *p_o_rows = m->args->p_o;
-    real *i_rows = m->args->i ? m->args->i + step * nB * nH : m->forward_i;
-    real *f_rows = m->args->f ? m->args->f + step * nB * nH : m->forward_f;
-    real *g_rows = m->args->g ? m->args->g + step * nB * nH : m->forward_g;
-    real *c_rows = m->args->c + step * nB * nH;
-    real *o_rows = m->args->o ? m->args->o + step * nB * nH : m->forward_o;
-    real *h_rows = m->args->h + step * nB * nH;
+    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *c_prev_rows = step == 0 ? memory->args->c_prev : memory->args->c + (step - 1) * nB * nH;
+    const real *b_i_rows = memory->args->b_i;
+    const real *b_f_rows = memory->args->b_f;
+    const real *b_g_rows = memory->args->b_g;
+    const real *b_o_rows = memory->args->b_o;
+    const real *p_i_rows = memory->args->p_i;
+    const real *p_f_rows = memory->args->p_f;
+    const real *p_o_rows = memory->args->p_o;
+    real *i_rows = memory->args->i ? memory->args->i + step * nB * nH : memory->forward_i;
+    real *f_rows = memory->args->f ? memory->args->f + step * nB * nH : memory->forward_f;
+    real *g_rows = memory->args->g ? memory->args->g + step * nB * nH : memory->forward_g;
+    real *c_rows = memory->args->c + step * nB * nH;
+    real *o_rows = memory->args->o ? memory->args->o + step * nB * nH : memory->forward_o;
+    real *h_rows = memory->args->h + step * nB * nH;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
@@ -555,38 +555,38 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = m->pack_late ? blocks * part / parts : block;
-        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, m->args->w_i, nH, 0, first, units, vectors, 4, 0,
-                          m->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nI, m->args->w_f, nH, 0, first, units, vectors, 4, 1,
-                          m->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nI, m->args->w_g, nH, 0, first, units, vectors, 4, 2,
-                          m->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nI, m->args->w_o, nH, 0, first, units, vectors, 4, 3,
-                          m->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nH, m->args->u_i, nH, 0, first, units, vectors, 4, 0,
-                          m->forward_1_panel_2 + panel * (nH) * 4 * width);
-            cg_pack_block(nH, m->args->u_f, nH, 0, first, units, vectors, 4, 1,
-                          m->forward_1_panel_2 + panel * (nH) * 4 * width);
-            cg_pack_block(nH, m->args->u_g, nH, 0, first, units, vectors, 4, 2,
-                          m->forward_1_panel_2 + panel * (nH) * 4 * width);
-            cg_pack_block(nH, m->args->u_o, nH, 0, first, units, vectors, 4, 3,
-                          m->forward_1_panel_2 + panel * (nH) * 4 * width);
+        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        if (memory->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nI, memory->args->w_i, nH, 0, first, units, vectors, 4, 0,
+                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
+            cg_pack_block(nI, memory->args->w_f, nH, 0, first, units, vectors, 4, 1,
+                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
+            cg_pack_block(nI, memory->args->w_g, nH, 0, first, units, vectors, 4, 2,
+                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
+            cg_pack_block(nI, memory->args->w_o, nH, 0, first, units, vectors, 4, 3,
+                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
+            cg_pack_block(nH, memory->args->u_i, nH, 0, first, units, vectors, 4, 0,
+                          memory->forward_1_panel_2 + panel * (nH) * 4 * width);
+            cg_pack_block(nH, memory->args->u_f, nH, 0, first, units, vectors, 4, 1,
+                          memory->forward_1_panel_2 + panel * (nH) * 4 * width);
+            cg_pack_block(nH, memory->args->u_g, nH, 0, first, units, vectors, 4, 2,
+                          memory->forward_1_panel_2 + panel * (nH) * 4 * width);
+            cg_pack_block(nH, memory->args->u_o, nH, 0, first, units, vectors, 4, 3,
+                          memory->forward_1_panel_2 + panel * (nH) * 4 * width);
         }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (m->hoist)
+            if (memory->hoist)
                 for (int64_t row = 0; row < rows; ++row)
                     memcpy(tile + (row * slots + 0) * width,
-                           m->forward_1_hoisted + ((block * m->window_rows + step % m->window_steps * nB + top + row) * 4) * width,
+                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
                            (size_t)(4 * width) * sizeof(real));
             else
             cg_tile(rows, 4 * vectors, nI, x_rows + top * (nI), nI,
-                    m->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
+                    memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 4 * vectors, nH, h_prev_rows + top * (nH), nH,
-                    m->forward_1_panel_2 + panel * (nH) * 4 * width, tile + 0 * width, slots * width, 1);
+                    memory->forward_1_panel_2 + panel * (nH) * 4 * width, tile + 0 * width, slots * width, 1);
             /* i_bar = b_i + x_w_i_h_prev
              * f_bar = b_f + x_w_f_h_prev
              * g_bar = b_g + x_w_g_h_prev
@@ -652,68 +652,68 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_hoist)(
-    const CELLGEN_NAME(lstm_peephole_sequence_forward_memory) *m, int64_t step, int64_t part, int64_t parts)
+    const CELLGEN_NAME(lstm_peephole_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const real *x_rows = m->args->x + step * nB * nI;
+    const real *x_rows = memory->args->x + step * nB * nI;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
-    const int64_t steps = nT - step < m->window_steps ? nT - step : m->window_steps;
+    const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
         cg_tile(steps * nB, 4 * vectors, nI, x_rows, nI,
-                m->forward_1_panel_1 + block * (nI) * 4 * width,
-                m->forward_1_hoisted + block * m->window_rows * 4 * width, 4 * width, 0);
+                memory->forward_1_panel_1 + block * (nI) * 4 * width,
+                memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_forward_task)(int thread, int threads, void *context)
 {
-    const CELLGEN_NAME(lstm_peephole_sequence_forward_memory) *m = (const CELLGEN_NAME(lstm_peephole_sequence_forward_memory) *)context;
-    const CELLGEN_NAME(lstm_peephole_sequence_forward_args) *args = m->args;
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const CELLGEN_NAME(lstm_peephole_sequence_forward_memory) *memory = (const CELLGEN_NAME(lstm_peephole_sequence_forward_memory) *)context;
+    const CELLGEN_NAME(lstm_peephole_sequence_forward_args) *args = memory->args;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!m->pack_late && 0 % threads == thread)
-        cg_pack_slot(nI, m->args->w_i, nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(4), 4, 0, m->forward_1_panel_1);
-    if (!m->pack_late && 1 % threads == thread)
-        cg_pack_slot(nI, m->args->w_f, nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(4), 4, 1, m->forward_1_panel_1);
-    if (!m->pack_late && 2 % threads == thread)
-        cg_pack_slot(nI, m->args->w_g, nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(4), 4, 2, m->forward_1_panel_1);
-    if (!m->pack_late && 3 % threads == thread)
-        cg_pack_slot(nI, m->args->w_o, nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(4), 4, 3, m->forward_1_panel_1);
-    if (!m->pack_late && 4 % threads == thread)
-        cg_pack_slot(nH, m->args->u_i, nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(4), 4, 0, m->forward_1_panel_2);
-    if (!m->pack_late && 5 % threads == thread)
-        cg_pack_slot(nH, m->args->u_f, nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(4), 4, 1, m->forward_1_panel_2);
-    if (!m->pack_late && 6 % threads == thread)
-        cg_pack_slot(nH, m->args->u_g, nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(4), 4, 2, m->forward_1_panel_2);
-    if (!m->pack_late && 7 % threads == thread)
-        cg_pack_slot(nH, m->args->u_o, nH, 0, nH,
-                     CELLGEN_SLOT_VECTORS(4), 4, 3, m->forward_1_panel_2);
-    cellgen_team_barrier(m->team, thread);
+    if (!memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_i, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1);
+    if (!memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_f, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1);
+    if (!memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_g, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1);
+    if (!memory->pack_late && 3 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_o, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1);
+    if (!memory->pack_late && 4 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_i, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_2);
+    if (!memory->pack_late && 5 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_f, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_2);
+    if (!memory->pack_late && 6 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_g, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_2);
+    if (!memory->pack_late && 7 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_o, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_2);
+    cellgen_team_barrier(memory->team, thread);
 
-    const int by_units = m->by_units;
+    const int by_units = memory->by_units;
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
     for (int64_t step = 0; step < nT; ++step) {
-        if (m->hoist && step % m->window_steps == 0)
-            CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_hoist)(m, step, share, shares);
-        CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(m, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(m->team, thread);
+        if (memory->hoist && step % memory->window_steps == 0)
+            CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_hoist)(memory, step, share, shares);
+        CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(memory->team, thread);
 
     }
     for (int64_t row = row_begin; row < row_end && share == 0; ++row) {
@@ -774,38 +774,38 @@ int CELLGEN_NAME(lstm_peephole_sequence_forward)(int64_t nT, int64_t nB, int64_t
 
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
-    CELLGEN_NAME(lstm_peephole_sequence_forward_memory) memory;
+    CELLGEN_NAME(lstm_peephole_sequence_forward_memory) here;
     char *workspace = (char *)args->workspace;
-    memory.nT = nT;
-    memory.nB = nB;
-    memory.nI = nI;
-    memory.nH = nH;
-    memory.chunk_rows = chunk_rows;
-    memory.window_rows = window_rows;
-    memory.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
-    memory.args = args;
-    memory.team = (cellgen_team *)args->team;
-    const int64_t threads = memory.team ? cellgen_team_size(memory.team) : 1;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    here.chunk_rows = chunk_rows;
+    here.window_rows = window_rows;
+    here.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
+    here.args = args;
+    here.team = (cellgen_team *)args->team;
+    const int64_t threads = here.team ? cellgen_team_size(here.team) : 1;
     const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)) + cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    memory.by_units = cellgen_split_units(nB, threads, weights);
-    memory.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || memory.by_units);
-    memory.pack_late = nT == 1 && (threads == 1 || memory.by_units);
-    memory.forward_1_panel_1 = (real *)(void *)workspace;
+    here.by_units = cellgen_split_units(nB, threads, weights);
+    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || here.by_units);
+    here.pack_late = nT == 1 && (threads == 1 || here.by_units);
+    here.forward_1_panel_1 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    memory.forward_1_panel_2 = (real *)(void *)workspace;
+    here.forward_1_panel_2 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    memory.forward_1_hoisted = (real *)(void *)workspace;
+    here.forward_1_hoisted = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(window_rows * cg_panels_size(1, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    memory.forward_i = (real *)(void *)workspace;
+    here.forward_i = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nB * nH);
-    memory.forward_f = (real *)(void *)workspace;
+    here.forward_f = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nB * nH);
-    memory.forward_g = (real *)(void *)workspace;
+    here.forward_g = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nB * nH);
-    memory.forward_o = (real *)(void *)workspace;
+    here.forward_o = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nB * nH);
-    memory.zeros = (real *)(void *)workspace;
-    cellgen_team_run(memory.team, CELLGEN_NAME(lstm_peephole_sequence_forward_task), &memory);
+    here.zeros = (real *)(void *)workspace;
+    cellgen_team_run(here.team, CELLGEN_NAME(lstm_peephole_sequence_forward_task), &here);
     return CELLGEN_OK;
 }
 
@@ -840,38 +840,38 @@ typedef struct {
 } CELLGEN_NAME(lstm_peephole_sequence_backward_memory);
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_1)(
-    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_rows = m->args->d_h ? m->args->d_h + step * nB * nH : m->zeros;
-    const int64_t d_h_stride = m->args->d_h ? nH : 0;
-    const real *d_h_next_rows = step < nT - 1 ? m->d_h_prev_pair + (step + 1) % 2 * nB * nH
-        : m->args->d_h_last ? m->args->d_h_last : m->zeros;
-    const int64_t d_h_next_stride = step < nT - 1 || m->args->d_h_last ? nH : 0;
-    const real *d_c_rows = m->args->d_c ? m->args->d_c + step * nB * nH : m->zeros;
-    const int64_t d_c_stride = m->args->d_c ? nH : 0;
-    const real *d_c_next_rows = step < nT - 1 ? m->d_c_prev_pair + (step + 1) % 2 * nB * nH
-        : m->args->d_c_last ? m->args->d_c_last : m->zeros;
-    const int64_t d_c_next_stride = step < nT - 1 || m->args->d_c_last ? nH : 0;
-    const real *c_prev_rows = step == 0 ? m->args->c_prev : m->args->c + (step - 1) * nB * nH;
-    const real *p_i_rows = m->args->p_i;
-    const real *p_f_rows = m->args->p_f;
-    const real *p_o_rows = m->args->p_o;
-    const real *i_rows = m->args->i + step * nB * nH;
-    const real *f_rows = m->args->f + step * nB * nH;
-    const real *g_rows = m->args->g + step * nB * nH;
-    const real *c_rows = m->args->c + step * nB * nH;
-    const real *o_rows = m->args->o + step * nB * nH;
-    real *d_o_pre_rows = m->d_o_pre_time + step * nB * nH;
-    real *d_f_pre_rows = m->d_f_pre_time + step * nB * nH;
-    real *d_i_pre_rows = m->d_i_pre_time + step * nB * nH;
-    real *d_g_bar_rows = m->d_g_bar_time + step * nB * nH;
-    real *d_c_prev_rows = step == 0 ? m->args->d_c_prev : m->d_c_prev_pair + step % 2 * nB * nH;
+    const real *d_h_rows = memory->args->d_h ? memory->args->d_h + step * nB * nH : memory->zeros;
+    const int64_t d_h_stride = memory->args->d_h ? nH : 0;
+    const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
+        : memory->args->d_h_last ? memory->args->d_h_last : memory->zeros;
+    const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
+    const real *d_c_rows = memory->args->d_c ? memory->args->d_c + step * nB * nH : memory->zeros;
+    const int64_t d_c_stride = memory->args->d_c ? nH : 0;
+    const real *d_c_next_rows = step < nT - 1 ? memory->d_c_prev_pair + (step + 1) % 2 * nB * nH
+        : memory->args->d_c_last ? memory->args->d_c_last : memory->zeros;
+    const int64_t d_c_next_stride = step < nT - 1 || memory->args->d_c_last ? nH : 0;
+    const real *c_prev_rows = step == 0 ? memory->args->c_prev : memory->args->c + (step - 1) * nB * nH;
+    const real *p_i_rows = memory->args->p_i;
+    const real *p_f_rows = memory->args->p_f;
+    const real *p_o_rows = memory->args->p_o;
+    const real *i_rows = memory->args->i + step * nB * nH;
+    const real *f_rows = memory->args->f + step * nB * nH;
+    const real *g_rows = memory->args->g + step * nB * nH;
+    const real *c_rows = memory->args->c + step * nB * nH;
+    const real *o_rows = memory->args->o + step * nB * nH;
+    real *d_o_pre_rows = memory->d_o_pre_time + step * nB * nH;
+    real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
+    real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
+    real *d_g_bar_rows = memory->d_g_bar_time + step * nB * nH;
+    real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
@@ -944,19 +944,19 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_1)(
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2)(
-    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_o_pre_rows = m->d_o_pre_time + step * nB * nH;
-    const real *d_g_bar_rows = m->d_g_bar_time + step * nB * nH;
-    const real *d_f_pre_rows = m->d_f_pre_time + step * nB * nH;
-    const real *d_i_pre_rows = m->d_i_pre_time + step * nB * nH;
-    real *d_h_prev_rows = step == 0 ? m->args->d_h_prev : m->d_h_prev_pair + step % 2 * nB * nH;
+    const real *d_o_pre_rows = memory->d_o_pre_time + step * nB * nH;
+    const real *d_g_bar_rows = memory->d_g_bar_time + step * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
+    const real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
+    real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
@@ -965,28 +965,28 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = m->pack_late ? blocks * part / parts : block;
-        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, m->args->u_o, nH, 1, first, units, vectors, 1, 0,
-                          m->reverse_2_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, m->args->u_g, nH, 1, first, units, vectors, 1, 0,
-                          m->reverse_2_panel_2 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, m->args->u_f, nH, 1, first, units, vectors, 1, 0,
-                          m->reverse_2_panel_3 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, m->args->u_i, nH, 1, first, units, vectors, 1, 0,
-                          m->reverse_2_panel_4 + panel * (nH) * 1 * width);
+        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        if (memory->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nH, memory->args->u_o, nH, 1, first, units, vectors, 1, 0,
+                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, memory->args->u_g, nH, 1, first, units, vectors, 1, 0,
+                          memory->reverse_2_panel_2 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, memory->args->u_f, nH, 1, first, units, vectors, 1, 0,
+                          memory->reverse_2_panel_3 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, memory->args->u_i, nH, 1, first, units, vectors, 1, 0,
+                          memory->reverse_2_panel_4 + panel * (nH) * 1 * width);
         }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_o_pre_rows + top * (nH), nH,
-                    m->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+                    memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, d_g_bar_rows + top * (nH), nH,
-                    m->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
-                    m->reverse_2_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    memory->reverse_2_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_i_pre_rows + top * (nH), nH,
-                    m->reverse_2_panel_4 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    memory->reverse_2_panel_4 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             /* d_h_prev = slot 0 */
             for (int64_t row = top; row < top + rows; ++row) {
                 const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
@@ -1001,27 +1001,27 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2)(
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1)(
-    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_o_pre_rows = m->d_o_pre_time + step * nB * nH;
-    const real *d_f_pre_rows = m->d_f_pre_time + step * nB * nH;
-    const real *d_i_pre_rows = m->d_i_pre_time + step * nB * nH;
-    const real *d_g_bar_rows = m->d_g_bar_time + step * nB * nH;
-    const real *c_prev_rows = step == 0 ? m->args->c_prev : m->args->c + (step - 1) * nB * nH;
-    const real *c_rows = m->args->c + step * nB * nH;
-    real *d_p_o_rows = m->args->d_p_o;
-    real *d_p_f_rows = m->args->d_p_f;
-    real *d_p_i_rows = m->args->d_p_i;
-    real *d_b_o_rows = m->args->d_b_o;
-    real *d_b_g_rows = m->args->d_b_g;
-    real *d_b_f_rows = m->args->d_b_f;
-    real *d_b_i_rows = m->args->d_b_i;
+    const real *d_o_pre_rows = memory->d_o_pre_time + step * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
+    const real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
+    const real *d_g_bar_rows = memory->d_g_bar_time + step * nB * nH;
+    const real *c_prev_rows = step == 0 ? memory->args->c_prev : memory->args->c + (step - 1) * nB * nH;
+    const real *c_rows = memory->args->c + step * nB * nH;
+    real *d_p_o_rows = memory->args->d_p_o;
+    real *d_p_f_rows = memory->args->d_p_f;
+    real *d_p_i_rows = memory->args->d_p_i;
+    real *d_b_o_rows = memory->args->d_b_o;
+    real *d_b_g_rows = memory->args->d_b_g;
+    real *d_b_f_rows = memory->args->d_b_f;
+    real *d_b_i_rows = memory->args->d_b_i;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
@@ -1066,17 +1066,17 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1)(
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2)(
-    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
-    const real *d_o_pre_rows = m->d_o_pre_time + step * nB * nH;
-    real *d_u_o_rows = m->args->d_u_o;
+    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *d_o_pre_rows = memory->d_o_pre_time + step * nB * nH;
+    real *d_u_o_rows = memory->args->d_u_o;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
@@ -1085,17 +1085,17 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2)(
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3)(
-    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = m->args->x + step * nB * nI;
-    const real *d_o_pre_rows = m->d_o_pre_time + step * nB * nH;
-    real *d_w_o_rows = m->args->d_w_o;
+    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *d_o_pre_rows = memory->d_o_pre_time + step * nB * nH;
+    real *d_w_o_rows = memory->args->d_w_o;
 
     const int64_t first = cellgen_share(nI, part, parts);
     const int64_t units = cellgen_share(nI, part + 1, parts) - first;
@@ -1104,17 +1104,17 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3)(
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
-    const real *d_g_bar_rows = m->d_g_bar_time + step * nB * nH;
-    real *d_u_g_rows = m->args->d_u_g;
+    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *d_g_bar_rows = memory->d_g_bar_time + step * nB * nH;
+    real *d_u_g_rows = memory->args->d_u_g;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
@@ -1123,17 +1123,17 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_4)(
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_5)(
-    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = m->args->x + step * nB * nI;
-    const real *d_g_bar_rows = m->d_g_bar_time + step * nB * nH;
-    real *d_w_g_rows = m->args->d_w_g;
+    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *d_g_bar_rows = memory->d_g_bar_time + step * nB * nH;
+    real *d_w_g_rows = memory->args->d_w_g;
 
     const int64_t first = cellgen_share(nI, part, parts);
     const int64_t units = cellgen_share(nI, part + 1, parts) - first;
@@ -1142,17 +1142,17 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_5)(
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_6)(
-    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
-    const real *d_f_pre_rows = m->d_f_pre_time + step * nB * nH;
-    real *d_u_f_rows = m->args->d_u_f;
+    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
+    real *d_u_f_rows = memory->args->d_u_f;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
@@ -1161,17 +1161,17 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_6)(
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_7)(
-    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = m->args->x + step * nB * nI;
-    const real *d_f_pre_rows = m->d_f_pre_time + step * nB * nH;
-    real *d_w_f_rows = m->args->d_w_f;
+    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
+    real *d_w_f_rows = memory->args->d_w_f;
 
     const int64_t first = cellgen_share(nI, part, parts);
     const int64_t units = cellgen_share(nI, part + 1, parts) - first;
@@ -1180,17 +1180,17 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_7)(
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_8)(
-    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = step == 0 ? m->args->h_prev : m->args->h + (step - 1) * nB * nH;
-    const real *d_i_pre_rows = m->d_i_pre_time + step * nB * nH;
-    real *d_u_i_rows = m->args->d_u_i;
+    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
+    real *d_u_i_rows = memory->args->d_u_i;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
@@ -1199,17 +1199,17 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_8)(
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_9)(
-    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = m->args->x + step * nB * nI;
-    const real *d_i_pre_rows = m->d_i_pre_time + step * nB * nH;
-    real *d_w_i_rows = m->args->d_w_i;
+    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
+    real *d_w_i_rows = memory->args->d_w_i;
 
     const int64_t first = cellgen_share(nI, part, parts);
     const int64_t units = cellgen_share(nI, part + 1, parts) - first;
@@ -1218,19 +1218,19 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_9)(
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(
-    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *m, int64_t step, int64_t row_begin, int64_t row_end,
+    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_o_pre_rows = m->d_o_pre_time + step * nB * nH;
-    const real *d_g_bar_rows = m->d_g_bar_time + step * nB * nH;
-    const real *d_f_pre_rows = m->d_f_pre_time + step * nB * nH;
-    const real *d_i_pre_rows = m->d_i_pre_time + step * nB * nH;
-    real *d_x_rows = m->args->d_x + step * nB * nI;
+    const real *d_o_pre_rows = memory->d_o_pre_time + step * nB * nH;
+    const real *d_g_bar_rows = memory->d_g_bar_time + step * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
+    const real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
+    real *d_x_rows = memory->args->d_x + step * nB * nI;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nI + width - 1) / width;
@@ -1239,28 +1239,28 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = m->pack_late ? blocks * part / parts : block;
-        if (m->pack_late) { /* one step: pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, m->args->w_o, nH, 1, first, units, vectors, 1, 0,
-                          m->deferred_10_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, m->args->w_g, nH, 1, first, units, vectors, 1, 0,
-                          m->deferred_10_panel_2 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, m->args->w_f, nH, 1, first, units, vectors, 1, 0,
-                          m->deferred_10_panel_3 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, m->args->w_i, nH, 1, first, units, vectors, 1, 0,
-                          m->deferred_10_panel_4 + panel * (nH) * 1 * width);
+        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        if (memory->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+            cg_pack_block(nH, memory->args->w_o, nH, 1, first, units, vectors, 1, 0,
+                          memory->deferred_10_panel_1 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, memory->args->w_g, nH, 1, first, units, vectors, 1, 0,
+                          memory->deferred_10_panel_2 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, memory->args->w_f, nH, 1, first, units, vectors, 1, 0,
+                          memory->deferred_10_panel_3 + panel * (nH) * 1 * width);
+            cg_pack_block(nH, memory->args->w_i, nH, 1, first, units, vectors, 1, 0,
+                          memory->deferred_10_panel_4 + panel * (nH) * 1 * width);
         }
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_o_pre_rows + top * (nH), nH,
-                    m->deferred_10_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+                    memory->deferred_10_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, d_g_bar_rows + top * (nH), nH,
-                    m->deferred_10_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    memory->deferred_10_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
-                    m->deferred_10_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    memory->deferred_10_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_i_pre_rows + top * (nH), nH,
-                    m->deferred_10_panel_4 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+                    memory->deferred_10_panel_4 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             /* d_x = slot 0 */
             for (int64_t row = top; row < top + rows; ++row) {
                 const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
@@ -1276,37 +1276,37 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_task)(int thread, int threads, void *context)
 {
-    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *m = (const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *)context;
-    const CELLGEN_NAME(lstm_peephole_sequence_backward_args) *args = m->args;
-    const int64_t nT = m->nT;
-    const int64_t nB = m->nB;
-    const int64_t nI = m->nI;
-    const int64_t nH = m->nH;
+    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory = (const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *)context;
+    const CELLGEN_NAME(lstm_peephole_sequence_backward_args) *args = memory->args;
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!m->pack_late && 0 % threads == thread)
-        cg_pack_slot(nH, m->args->u_o, nH, 1, nH,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_1);
-    if (!m->pack_late && 1 % threads == thread)
-        cg_pack_slot(nH, m->args->u_g, nH, 1, nH,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_2);
-    if (!m->pack_late && 2 % threads == thread)
-        cg_pack_slot(nH, m->args->u_f, nH, 1, nH,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_3);
-    if (!m->pack_late && 3 % threads == thread)
-        cg_pack_slot(nH, m->args->u_i, nH, 1, nH,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->reverse_2_panel_4);
-    if (!m->pack_late && 0 % threads == thread)
-        cg_pack_slot(nH, m->args->w_o, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_10_panel_1);
-    if (!m->pack_late && 1 % threads == thread)
-        cg_pack_slot(nH, m->args->w_g, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_10_panel_2);
-    if (!m->pack_late && 2 % threads == thread)
-        cg_pack_slot(nH, m->args->w_f, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_10_panel_3);
-    if (!m->pack_late && 3 % threads == thread)
-        cg_pack_slot(nH, m->args->w_i, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, m->deferred_10_panel_4);
+    if (!memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_o, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
+    if (!memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_g, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
+    if (!memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_f, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
+    if (!memory->pack_late && 3 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_i, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_4);
+    if (!memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_o, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
+    if (!memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_g, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
+    if (!memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_3);
+    if (!memory->pack_late && 3 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_i, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_4);
     if (0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_i[unit] = 0;
     if (1 % threads == thread)
@@ -1337,17 +1337,17 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_task)(int thread, int t
         for (int64_t unit = 0; unit < nH; ++unit) args->d_p_f[unit] = 0;
     if (14 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_p_o[unit] = 0;
-    cellgen_team_barrier(m->team, thread);
+    cellgen_team_barrier(memory->team, thread);
 
-    const int by_units = m->by_units;
+    const int by_units = memory->by_units;
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
     for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_1)(m, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2)(m, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(m->team, thread);
+        CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
+        if (shares > 1) cellgen_team_barrier(memory->team, thread);
 
     }
     if (nT == 0 && thread == 0) {
@@ -1356,37 +1356,37 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_task)(int thread, int t
         for (int64_t unit = 0; unit < nB * (nH); ++unit)
             args->d_c_prev[unit] = args->d_c_last ? args->d_c_last[unit] : 0;
     }
-    cellgen_team_barrier(m->team, thread);
+    cellgen_team_barrier(memory->team, thread);
 
     /* What no state waits for: once over the rows of many steps at a time. */
     for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        const int64_t fitting = nB > 0 ? m->chunk_rows / nB : 1;
+        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
         steps = nT - step < fitting ? nT - step : fitting;
         if (step == 0) steps = 1; /* the initial state stands in an array of its own */
         const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_4)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_5)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_6)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_7)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_8)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_9)(m, step, 0, rows, thread, threads);
-        cellgen_team_barrier(m->team, thread);
-        if (m->pack_late)
-            CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(m, step, 0, rows, thread, threads);
+        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
+        if (memory->pack_late)
+            CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
         else
-            CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(m, step, begin, end, 0, 1);
-        cellgen_team_barrier(m->team, thread);
+            CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
+        cellgen_team_barrier(memory->team, thread);
         (void)begin, (void)end;
     }
 }
@@ -1461,53 +1461,53 @@ int CELLGEN_NAME(lstm_peephole_sequence_backward)(int64_t nT, int64_t nB, int64_
 
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
-    CELLGEN_NAME(lstm_peephole_sequence_backward_memory) memory;
+    CELLGEN_NAME(lstm_peephole_sequence_backward_memory) here;
     char *workspace = (char *)args->workspace;
-    memory.nT = nT;
-    memory.nB = nB;
-    memory.nI = nI;
-    memory.nH = nH;
-    memory.chunk_rows = chunk_rows;
-    memory.window_rows = window_rows;
-    memory.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
-    memory.args = args;
-    memory.team = (cellgen_team *)args->team;
-    const int64_t threads = memory.team ? cellgen_team_size(memory.team) : 1;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    here.chunk_rows = chunk_rows;
+    here.window_rows = window_rows;
+    here.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
+    here.args = args;
+    here.team = (cellgen_team *)args->team;
+    const int64_t threads = here.team ? cellgen_team_size(here.team) : 1;
     const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    memory.by_units = cellgen_split_units(nB, threads, weights);
-    memory.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || memory.by_units);
-    memory.pack_late = nT == 1 && (threads == 1 || memory.by_units);
-    memory.d_o_pre_time = (real *)(void *)workspace;
+    here.by_units = cellgen_split_units(nB, threads, weights);
+    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || here.by_units);
+    here.pack_late = nT == 1 && (threads == 1 || here.by_units);
+    here.d_o_pre_time = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nT * nB * nH);
-    memory.d_f_pre_time = (real *)(void *)workspace;
+    here.d_f_pre_time = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nT * nB * nH);
-    memory.d_i_pre_time = (real *)(void *)workspace;
+    here.d_i_pre_time = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nT * nB * nH);
-    memory.d_g_bar_time = (real *)(void *)workspace;
+    here.d_g_bar_time = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(nT * nB * nH);
-    memory.reverse_2_panel_1 = (real *)(void *)workspace;
+    here.reverse_2_panel_1 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    memory.reverse_2_panel_2 = (real *)(void *)workspace;
+    here.reverse_2_panel_2 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    memory.reverse_2_panel_3 = (real *)(void *)workspace;
+    here.reverse_2_panel_3 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    memory.reverse_2_panel_4 = (real *)(void *)workspace;
+    here.reverse_2_panel_4 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    memory.deferred_10_panel_1 = (real *)(void *)workspace;
+    here.deferred_10_panel_1 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    memory.deferred_10_panel_2 = (real *)(void *)workspace;
+    here.deferred_10_panel_2 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    memory.deferred_10_panel_3 = (real *)(void *)workspace;
+    here.deferred_10_panel_3 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    memory.deferred_10_panel_4 = (real *)(void *)workspace;
+    here.deferred_10_panel_4 = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    memory.d_h_prev_pair = (real *)(void *)workspace;
+    here.d_h_prev_pair = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(2 * nB * nH);
-    memory.d_c_prev_pair = (real *)(void *)workspace;
+    here.d_c_prev_pair = (real *)(void *)workspace;
     workspace += CELLGEN_BYTES(2 * nB * nH);
-    memory.zeros = (real *)(void *)workspace;
-    for (int64_t unit = 0; unit < nH; ++unit) memory.zeros[unit] = 0;
-    cellgen_team_run(memory.team, CELLGEN_NAME(lstm_peephole_sequence_backward_task), &memory);
+    here.zeros = (real *)(void *)workspace;
+    for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
+    cellgen_team_run(here.team, CELLGEN_NAME(lstm_peephole_sequence_backward_task), &here);
     return CELLGEN_OK;
 }
 

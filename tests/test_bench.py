@@ -1,0 +1,342 @@
+"""The benchmark: its floor, its check of results, its records; never a time.
+
+Whole runs use tiny shapes, the NumPy peer and peers that are made here to be wrong in some way.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import math
+import os
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import cellgen
+from cellgen import cli
+from cellgen.bench import command, memory
+from cellgen.bench.floor import Rates, floor_of
+from cellgen.bench.measure import TOLERANCE, Plan, compare, difference, measure
+from cellgen.bench.peers import OWN, PEERS, Peer, parse_peers
+from cellgen.bench.peers import own as own_kernels
+from cellgen.bench.plot import draw
+from cellgen.bench.problem import Mode, problem_of
+from cellgen.bench.process import Worker, WorkerError, environment, processors
+from cellgen.bench.report import Status, as_data, from_data, interquartile_range
+from cellgen.bench.shapes import NAMED, Shape, parse_shapes
+from cellgen.bench.table import print_report
+from cellgen.cells import SHIPPED
+from cellgen.errors import UsageError
+
+TINY = Shape(3, 2, 4, 5, "tiny")
+SMALL = Shape(7, 3, 6, 18, "small")
+BY_HAND = parse_peers("numpy")[0]
+LAYERS = ("lstm", "gru", "gru_reset_before")
+
+WRONG = """
+from dataclasses import replace
+from cellgen.bench.peers import by_hand
+
+def prepare(problem, mode, threads):
+    right = by_hand.prepare(problem, mode, threads)
+
+    def results(found):
+        named = right.results(found)
+        print("chatter on stdout")
+        return {**named, "d_b_f": named["d_b_f"] * 1.01} if "d_b_f" in named else named
+
+    return replace(right, results=results)
+"""
+DYING = """
+import os
+from cellgen.bench.peers import Prepared
+
+def prepare(problem, mode, threads):
+    calls = []
+
+    def run():
+        calls.append(1)
+        if len(calls) > 3:
+            os._exit(7)
+
+    return Prepared(run, lambda found: problem.draw())
+"""
+RAISING = "def prepare(problem, mode, threads):\n    raise ValueError('no such layer')\n"
+
+
+def peers_of(folder):
+    """Write the modules of peers that are wrong in some way."""
+    for name, text in (("wrong", WRONG), ("dying", DYING), ("raising", RAISING)):
+        (folder / f"{name}_peer.py").write_text(text, encoding="utf-8")
+    (folder / "broken_peer.py").write_text("import nowhere_at_all\n", encoding="utf-8")
+    made = [Peer(name, f"{name}_peer") for name in ("wrong", "raising", "broken")]
+    absent = Peer("absent", "absent_peer", ("no_module_of_this_name",), "absent-package")
+    return (BY_HAND, *made, absent)
+
+
+def tiny_plan(**changes):
+    small = {"rounds": 2, "sgemm_size": 64, "copy_bytes": 1 << 16, "timed_seconds": 1e-4}
+    chosen = {"cells": ("lstm",), "shapes": (TINY,), "threads": (1,), "settle_seconds": 0.0}
+    return Plan(**{**small, **chosen, **changes})
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("peers")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        said, done = [], []
+        plan = tiny_plan(peers=peers_of(folder), memory=True)
+        found = measure(plan, said.append, done.append)
+    assert tuple(done) == found.cases
+    assert any("timing" in text for text in said)
+    return found
+
+
+def case_of(report, mode):
+    return next(case for case in report.cases if case.mode is mode)
+
+
+def entry_of(report, mode, name):
+    return next(entry for entry in case_of(report, mode).entries if entry.name == name)
+
+
+# --- a run ---------------------------------------------------------------------------------------
+
+
+def test_every_round_times_every_contestant_that_agrees(report):
+    for mode in Mode:
+        for name in ("cellgen", "numpy"):
+            entry = entry_of(report, mode, name)
+            assert entry.status is Status.TIMED
+            assert len(entry.seconds) == 2
+            assert all(seconds > 0 for seconds in entry.seconds)
+            assert entry.error <= TOLERANCE
+
+
+def test_a_peer_whose_gradient_differs_is_reported_and_not_timed(report):
+    assert entry_of(report, Mode.FORWARD, "wrong").status is Status.TIMED
+    entry = entry_of(report, Mode.BOTH, "wrong")
+    assert entry.status is Status.DIFFERS
+    assert entry.seconds == ()
+    assert "d_b_f differs by 1.0e-02" in entry.text
+
+
+def test_a_peer_that_raises_is_reported_and_disturbs_nobody(report):
+    entry = entry_of(report, Mode.FORWARD, "raising")
+    assert entry.status is Status.FAILED
+    assert entry.text == "ValueError: no such layer"
+
+
+def test_peers_that_cannot_take_part_are_listed_with_the_reason(report):
+    missing = {item.name: item.text for item in report.missing}
+    assert missing["absent"] == "not installed: pip install absent-package"
+    assert "nowhere_at_all" in missing["broken"]
+    assert set(missing) == {"absent", "broken"}
+
+
+def test_floors_are_positive_and_the_rates_come_from_the_run(report):
+    (rates,) = report.rates
+    assert {"cellgen", "numpy"} <= set(rates.sgemm)
+    assert all(rate > 0 for rate in (*rates.sgemm.values(), rates.copy))
+    for case in report.cases:
+        assert case.floor.seconds > 0
+        assert case.floor.bound in ("products", "memory")
+
+
+def test_peak_memory_is_measured_for_forward_and_backward(report):
+    assert entry_of(report, Mode.BOTH, "cellgen").memory >= 0
+    assert entry_of(report, Mode.BOTH, "wrong").memory is None
+    assert entry_of(report, Mode.FORWARD, "cellgen").memory is None
+
+
+def test_the_record_is_json_and_is_read_back(report):
+    data = json.loads(json.dumps(as_data(report)))
+    assert set(data) == {"format", "device", "rounds", "rates", "missing", "cases"}
+    device = data["device"]
+    assert {"processor", "instruction_set", "compiler", "versions", "date"} <= set(device)
+    assert "numpy" in device["versions"]
+    case = next(case for case in data["cases"] if case["mode"] == "forward+backward")
+    assert case["shape"] == {"T": 3, "B": 2, "I": 4, "H": 5, "name": "tiny"}
+    peer = next(entry for entry in case["entries"] if entry["name"] == "numpy")
+    assert peer["median_multiple"] == pytest.approx(peer["median"] / case["floor"]["seconds"])
+    assert set(peer["own_by_this"]) == {"median", "spread"}
+    assert from_data(data) == report
+    with pytest.raises(UsageError, match="format 1"):
+        from_data({"format": 0})
+
+
+def test_the_table_shows_multiples_differences_and_missing_peers(report):
+    text = io.StringIO()
+    print_report(report, Console(file=text, width=200))
+    lines = text.getvalue().splitlines()
+    assert "lstm forward+backward, 1 thread" in lines
+    assert "lstm: peak memory, MiB, 1 thread" in lines
+    assert any(line.split() == ["wrong", "differs"] for line in lines)
+    assert "absent: not installed: pip install absent-package" in lines
+    assert any(line.startswith("wrong, lstm forward+backward tiny: d_b_f") for line in lines)
+
+
+def test_a_picture_is_written(report, tmp_path):
+    draw(report, tmp_path / "out.svg")
+    draw(report, tmp_path / "out.png")
+    assert ET.parse(tmp_path / "out.svg").getroot().tag.endswith("svg")
+    assert (tmp_path / "out.png").stat().st_size > 0
+    with pytest.raises(cellgen.BuildError, match="cannot be written"):
+        draw(report, tmp_path / "nowhere" / "out.svg")
+
+
+def test_a_peer_that_dies_while_it_is_timed_is_reported(tmp_path, monkeypatch):
+    peers_of(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    problem = problem_of(cellgen.load("lstm").interface, "lstm", TINY)
+    with Worker(Peer("dying", "dying_peer"), 1) as worker:
+        worker.wait_until_imported()
+        worker.prepare(problem, Mode.FORWARD)
+        with pytest.raises(WorkerError, match="dying: its process ended with status 7"):
+            worker.repeats(1.0)
+        with pytest.raises(WorkerError, match="its process ended"):
+            worker.release()
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("cell", LAYERS)
+@pytest.mark.parametrize("peer", [p for p in PEERS if p.installed], ids=lambda peer: peer.name)
+@pytest.mark.filterwarnings("ignore")  # of other libraries
+def test_installed_peers_agree_with_the_kernels(peer, cell, mode):
+    """The NumPy peer is always there; others where they are installed."""
+    if not peer.takes(cell, mode):
+        pytest.skip(f"{peer.name} has no {cell} {mode}")
+    module = importlib.import_module(peer.module)
+    problem = problem_of(cellgen.load(cell).interface, cell, SMALL)
+    found, reference = (m.prepare(problem, mode, 1) for m in (module, own_kernels))
+    entry = compare(peer, found.results(found.run()), reference.results(reference.run()))
+    assert entry.status is Status.TIMED, entry.text
+    again = compare(peer, found.results(found.run()), reference.results(reference.run()))
+    assert again.error == entry.error  # a second call starts from nothing that the first left
+
+
+@pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
+def test_every_cell_that_ships_can_be_timed(cell):
+    name = cell.definition.name
+    problem = problem_of(cellgen.load(name).interface, name, TINY)
+    prepared = own_kernels.prepare(problem, Mode.BOTH, 2)
+    named = prepared.results(prepared.run())
+    assert {f"d_{v.name}" for v in cell.definition.parameters} <= set(named)
+    assert "d_x" in named
+
+
+def test_work_counts_products_three_times_and_each_array_once():
+    T, B, I, H = 3, 2, 4, 5
+    problem = problem_of(cellgen.load("lstm").interface, "lstm", TINY)
+    assert problem.flops(Mode.FORWARD) == 2 * T * B * 4 * (I + H) * H
+    assert problem.flops(Mode.BOTH) == 3 * problem.flops(Mode.FORWARD)
+    arguments = T * B * I + 2 * B * H + 4 * (I * H + H * H + H)
+    results = 2 * T * B * H + 2 * B * H
+    assert problem.bytes(Mode.FORWARD) == 4 * (arguments + results)
+    assert problem.bytes(Mode.BOTH) == 4 * (2 * arguments + results + T * B * H)
+
+
+def test_the_floor_is_the_larger_of_products_and_memory():
+    problem = problem_of(cellgen.load("lstm").interface, "lstm", TINY)
+    flops, count = problem.flops(Mode.FORWARD), problem.bytes(Mode.FORWARD)
+    slow_memory = floor_of(problem, Mode.FORWARD, Rates(1, {"a": 1e12, "b": 2e12}, 1.0))
+    assert (slow_memory.seconds, slow_memory.bound) == (count, "memory")
+    slow_products = floor_of(problem, Mode.FORWARD, Rates(1, {"a": 1.0, "b": 2.0}, 1e12))
+    assert (slow_products.seconds, slow_products.bound) == (flops / 2, "products")
+
+
+def test_equal_problems_draw_equal_arrays():
+    problem = problem_of(cellgen.load("gru").interface, "gru", TINY)
+    first, second = problem.draw(), problem.draw()
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    assert all(array.dtype == np.float32 for array in first.values())
+    assert not first["h_prev"].any()
+    assert np.abs(first["u_z"]).max() <= 1 / math.sqrt(TINY.H)
+
+
+def test_comparison_refuses_what_is_missing_misshapen_or_nan():
+    reference = {"h": np.ones((2, 3), np.float32), "d_x": np.ones(3, np.float32)}
+    assert compare(OWN, reference, reference).status is Status.TIMED
+    assert compare(OWN, {"h": reference["h"]}, reference).text == "computes no d_x"
+    excused = Peer("p", "m", lacks=("d_x",))
+    assert compare(excused, {"h": reference["h"]}, reference).status is Status.TIMED
+    assert difference(np.ones((2, 1)), reference["h"]) == math.inf
+    assert difference(np.full((2, 3), np.nan), reference["h"]) == math.inf
+    assert difference(np.zeros(0), np.zeros(0, np.float32)) == 0
+    nearly = reference["h"] * np.float32(1 + 3 * TOLERANCE)
+    assert compare(OWN, {**reference, "h": nearly}, reference).status is Status.DIFFERS
+
+
+def test_shapes_are_names_or_four_lengths():
+    assert parse_shapes(()) == tuple(NAMED.values())
+    named, figures = parse_shapes(["w2,3,4,5,6", "W2"])
+    assert named is NAMED["W2"]
+    assert (figures.sizes, figures.name) == ({"T": 3, "B": 4, "I": 5, "H": 6}, "3,4,5,6")
+    for text in ("W9", "1,2,3", "1,2,3,0", "1,2,3,W1"):
+        with pytest.raises(UsageError, match="four positive lengths"):
+            parse_shapes([text])
+
+
+def test_peers_are_chosen_by_name():
+    assert parse_peers("") == PEERS
+    assert parse_peers("none") == ()
+    assert [peer.name for peer in parse_peers("numpy,torch,numpy")] == ["numpy", "torch"]
+    with pytest.raises(UsageError, match=r"no peer is named 'theano'; known: torch"):
+        parse_peers("theano")
+
+
+def test_workers_get_equal_threads():
+    made = environment(3)
+    assert {made[n] for n in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NPROC")} == {"3"}
+    chosen = processors(1)
+    assert chosen is None or len(chosen) == 1
+
+
+def test_the_interquartile_range_is_the_spread_of_the_middle_half():
+    assert interquartile_range([1.0]) == 0
+    assert interquartile_range([1.0, 2.0, 3.0, 4.0, 100.0]) == 2
+
+
+def test_memory_figures_are_of_this_process():
+    memory.forget_peak()
+    assert 0 < memory.resident() <= memory.peak() + (1 << 20)
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--rounds", "3"), "at least 7"),
+        (("--against", "theano"), "no peer is named"),
+        (("--shapes", "W9"), "four positive lengths"),
+        (("--mode", "sideways"), "none of forward, forward+backward"),
+        (("--threads", "0"), "no number from 1"),
+        (("--from", "nowhere.json"), "cannot be read"),
+        (("lsmt",), "did you mean lstm"),
+    ],
+)
+def test_wrong_usage_is_told_before_anything_runs(words, message):
+    done = CliRunner().invoke(cli.app, ["bench", *words])
+    assert done.exit_code == 2
+    assert message in " ".join(done.stderr.split())
+
+
+def test_a_saved_run_is_shown_and_drawn_again(report, tmp_path):
+    kept, picture = tmp_path / "results" / "run.json", tmp_path / "out.svg"
+    command.save(report, kept)
+    words = ["bench", "--from", str(kept), "--json", "--plot", str(picture)]
+    done = CliRunner().invoke(cli.app, words)
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads(kept.read_text())
+    assert picture.exists()
