@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import cellgen
+from cellgen import Cell, H, I, Input, State, Weight, tanh
 from cellgen.abi import axis_length
 from cellgen.cells import GRU, LSTM, SHIPPED, Elman, GRUBlockCell, GRUResetBefore
 from cellgen.derive import forward as forward_program
-from cellgen.errors import ArgumentError
+from cellgen.errors import ArgumentError, DerivationError
 from cellgen.pipeline import sequence_of
 from cellgen.reference import interpret
 from cellgen.schedule.groups import Group
@@ -340,3 +341,26 @@ def test_only_kept_adjoints_take_memory_over_time():
     kept = [b.name for b in results if part.storage[b] is Storage.TIME]
     assert sorted(kept) == ["d_f_bar", "d_g_bar", "d_i_bar", "d_o_bar"]
     assert all(isinstance(stage, Group | Loop) for stage in part.stages)
+
+
+class HalvedWeights(Cell):
+    """Work on weights alone in the step: not planned over time yet."""
+
+    x, h_prev = Input(I), State(H)
+    w, u = Weight(I, H), Weight(H, H)
+    h = tanh(x @ w + h_prev @ (u / 2))
+
+
+def test_a_cell_that_cannot_run_over_time_keeps_its_step_and_says_why():
+    with pytest.raises(DerivationError, match=r"half|weights alone is not planned over time"):
+        sequence_of(HalvedWeights)
+    kernel = cellgen.compile(HalvedWeights)
+    arguments = {
+        "x": np.ones((2, 3)),
+        "h_prev": np.ones((2, 4)),
+        "w": np.ones((3, 4)),
+        "u": np.ones((4, 4)),
+    }
+    np.testing.assert_allclose(kernel.forward(**arguments).h, np.tanh(5.0), rtol=1e-15)
+    with pytest.raises(AttributeError, match=r"no 'sequence_forward'; it has forward"):
+        kernel.sequence_forward(**arguments)

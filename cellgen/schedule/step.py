@@ -81,6 +81,7 @@ class _Planner:
         self.program = program
         self.uses = program.uses
         self.definitions = program.definitions
+        self._require_stages()
         self.phase = self._phases()
         self.buffers: dict[Value, Buffer] = {}
         self.views: dict[Value, View] = {}
@@ -89,6 +90,16 @@ class _Planner:
         self._place()
 
     # --- order ------------------------------------------------------------------------------
+
+    def _require_stages(self) -> None:
+        for statement in self.program.statements:
+            if statement.op == "transpose":
+                raise DerivationError(
+                    f"{self.program.cell}.{self.program.function}: `{statement}` stands outside a "
+                    f"product, which is not scheduled yet; write x @ transpose(w), or declare a "
+                    f"weight of the other shape",
+                    code="schedule.transpose",
+                )
 
     def _phases(self) -> dict[Value, int]:
         phase = dict.fromkeys(self.program.arguments, 0)
