@@ -233,5 +233,5 @@ def test_arguments_of_wrong_kind_are_refused(layer: tuple[np.ndarray, Arrays]) -
         epynn.rnn_backward(X, parameters, fc, A[:, -1])
     with pytest.raises(ArgumentError, match="fc lacks 'h_'"):
         epynn.rnn_backward(X, parameters, {"h": fc["h"]}, A)
-    with pytest.raises(ArgumentError, match="b has shape|w_b|shape"):
+    with pytest.raises(ArgumentError, match="has shape"):
         epynn.rnn(X, parameters | {"U": np.zeros((5, 3))})

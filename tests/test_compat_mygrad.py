@@ -98,10 +98,10 @@ def layer(dtype: str = "float64") -> Arrays:
 
 
 def test_arguments_are_mygrads() -> None:
-    names = "X Uz Wz bz Ur Wr br Uh Wh bh s0 bp_lim dropout constant".split()
+    names = [*SHAPES, "s0", "bp_lim", "dropout", "constant"]
     assert list(inspect.signature(mygrad.gru).parameters) == names
     assert list(inspect.signature(mygrad.gru_vjp).parameters) == [*names, "masks"]
-    assert list(SHAPES) == names[:10]
+    assert "".join(SHAPES) == "XUzWzbzUrWrbrUhWhbh"
 
 
 def test_masks_are_drawn_in_mygrads_order_from_the_global_state() -> None:
@@ -134,7 +134,7 @@ def test_a_window_follows_each_term_of_the_loss_that_far(bp_lim: int, dropout: f
     masks = mygrad.draw_masks(dropout, N, D) if dropout else None
     G = np.random.default_rng(1).normal(size=(T + 1, N, D))
     S, backward = mygrad.gru_vjp(**given, bp_lim=bp_lim, masks=masks)
-    found, expected_sum = backward(G), {name: 0.0 for name in SHAPES}
+    found, expected_sum = backward(G), dict.fromkeys(SHAPES, 0.0)
     for t in range(1, T + 1):
         first = max(0, t - 1 - bp_lim)  # the loss term at t sees steps first + 1 ... t
         piece = given | {"X": given["X"][first:t]}
@@ -186,7 +186,7 @@ def test_s0_must_be_an_array_or_a_constant_tensor() -> None:
     np.testing.assert_array_equal(S, mygrad.gru(**given, s0=Tensor(s0, True)))
     np.testing.assert_array_equal(S, mygrad.gru(**given, s0=Tensor(s0), constant=True))
     for wrong in (s0.tolist(), Tensor(s0)):
-        with pytest.raises(ValueError, match="s0 is a .*, expected a numpy.ndarray or a constant"):
+        with pytest.raises(ValueError, match=r"s0 is a .*, expected a numpy\.ndarray or a"):
             mygrad.gru(**given, s0=wrong)
     with pytest.raises(ValueError, match="s0 has shape"):
         mygrad.gru(**given, s0=s0[:1, :1])

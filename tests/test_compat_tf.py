@@ -287,7 +287,7 @@ def test_a_wrong_shape_or_dtype_is_named() -> None:
     given = sequence()
     with pytest.raises(ArgumentError, match="w has shape"):
         tf.block_lstm(4, *(given | {"w": given["w"][:, 1:]}).values())
-    with pytest.raises(ArgumentError, match="w has shape .* last axis of length 4 H"):
+    with pytest.raises(ArgumentError, match=r"w has shape .* last axis of length 4 H"):
         tf.block_lstm_v2(4, *(given | {"w": given["w"][:, 1:]}).values())
     with pytest.raises(ArgumentError, match="b is float32"):
         tf.block_lstm(4, *(given | {"b": given["b"].astype(np.float32)}).values())

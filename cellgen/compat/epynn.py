@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache as cached
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -223,8 +223,8 @@ def lstm(
 ) -> tuple[Array, Arrays]:
     """Run an LSTM with parameters U, V, b of f, i, g, o; returns A and the cache fc.
 
-    A is h (m, s, u), or its last step (m, u) where ``sequences`` is false; fc holds X, h, hp, o_, o,
-    i_, i, f_, f, g_, g, C_ (the memory), Cp_, C, A.
+    A is h (m, s, u), or its last step (m, u) where ``sequences`` is false; fc holds X, h, hp, o_,
+    o, i_, i, f_, f, g_, g, C_ (the memory), Cp_, C, A.
 
     Raises:
         ArgumentError: a parameter that is missing, an unknown activation, shapes that do not agree.
@@ -269,7 +269,7 @@ def lstm_backward(
 # --- kernels -------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=None)
+@cached
 def _kernel(layer: str, activations: tuple[str, ...]) -> Kernel:
     """Generate and compile the cell of a layer with its activations; SymPy is imported here."""
     from cellgen.cells import epynn as cells
@@ -329,7 +329,8 @@ def _forward(
     dtype: DTypeLike,
 ) -> tuple[Array, Arrays]:
     x, known = _arguments(layer, kernel, X, parameters, dtype)
-    found = kernel.sequence_forward(**known, **_scalars(kernel, "sequence_forward", alphas))
+    scalars = _scalars(kernel, "sequence_forward", alphas)
+    found = kernel.sequence_forward(out=None, **known, **scalars)
     fc = {"X": _swapped(x)}
     for cache, output in layer.forward.items():
         fc[cache] = _swapped(getattr(found, output))
@@ -354,12 +355,9 @@ def _backward(
 ) -> tuple[Array, Arrays, Arrays]:
     x, known = _arguments(layer, kernel, X, parameters, dtype)
     upstream = _upstream(layer, dA, known["p_hp"], sequences)
-    found = kernel.sequence_backward(
-        **known,
-        **{output: _cache(layer, fc, cache, x) for cache, output in layer.forward.items()},
-        **_scalars(kernel, "sequence_backward", alphas),
-        d_h=upstream,
-    )
+    outputs = {output: _cache(layer, fc, cache, x) for cache, output in layer.forward.items()}
+    scalars = _scalars(kernel, "sequence_backward", alphas)
+    found = kernel.sequence_backward(out=None, **known, **outputs, **scalars, d_h=upstream)
     gradients = {
         f"d{name}": getattr(found, f"d_{own}").reshape(np.shape(parameters[name]))
         for name, own in layer.parameters.items()

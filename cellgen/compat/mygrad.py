@@ -105,8 +105,8 @@ def gru_vjp(
     those of constants; it may be called any number of times. With ``constant=True`` it returns {}.
 
     ``bp_lim`` in [0, T) limits how far each term of the loss is followed: the gradient G[t] reaches
-    the states t - 1, ..., t - bp_lim and no further (not a truncation in chunks). ``None`` and T - 1
-    follow it to the start. ``masks`` by weight, Uz, Ur, Uh (1, N, D) or (N, D), Wz, Wr, Wh (D, D),
+    the states t - 1, ..., t - bp_lim and no further (not a truncation in chunks). ``None`` and
+    T - 1 follow it to the start. ``masks`` by weight, Uz, Ur, Uh (1, N, D) or (N, D), Wz, Wr, Wh (D, D),
     are used as given, scale included; otherwise ``dropout`` draws them.
 
     Raises:
@@ -124,7 +124,8 @@ def gru_vjp(
 def draw_masks(dropout: float, N: int, D: int) -> Arrays:
     """Draw the six masks of mygrad from NumPy's global state, in its order; float64.
 
-    Those of Uz, Ur, Uh (1, N, D) multiply X U at every step, those of Wz, Wr, Wh (D, D) the weights.
+    Those of Uz, Ur, Uh (1, N, D) multiply X U at every step, those of Wz, Wr, Wh (D, D) the
+    weights.
     """
     keep = 1 - dropout
     inputs = np.random.binomial(1, keep, size=(3, 1, N, D)) / keep
@@ -240,11 +241,18 @@ def _run(
         kernel,
         known,
         states.astype(dtype, copy=False),
-        result.saved if save else None,
+        _saved(result) if save else None,
         None if bp_lim is None or bp_lim == time - 1 else int(bp_lim),
         {} if constant else _variables(given, arrays),
         {name: mask for name, mask in drop.items() if name.startswith("W")},
     )
+
+
+def _saved(result: Results) -> Results:
+    """What sequence_forward(save=True) keeps for the backward pass, a named tuple of its own."""
+    saved = result.saved
+    assert isinstance(saved, Results)
+    return saved
 
 
 @lru_cache(maxsize=2)
@@ -293,7 +301,7 @@ def _masks(masks: Mapping[str, ArrayLike], rows: int, units: int) -> Arrays:
     for name in MASKS:
         mask = np.asarray(masks[name])
         shape = (units if name.startswith("W") else rows, units)
-        if mask.shape not in (shape, (1, *shape)) or mask.ndim == 3 and name.startswith("W"):
+        if mask.shape not in (shape, (1, *shape)) or (mask.ndim == 3 and name.startswith("W")):
             raise ArgumentError(f"gru: mask {name} has shape {mask.shape}, expected {shape}")
         found[name] = mask.reshape(shape)
     return found
@@ -329,4 +337,5 @@ def _require(holds: bool, what: str) -> None:
 def _require_shape(name: str, array: Array, axes: int) -> tuple[int, ...]:
     if array.ndim != axes:
         raise ArgumentError(f"gru: {name} has shape {array.shape}, expected {axes} axes")
-    return array.shape
+    shape: tuple[int, ...] = array.shape
+    return shape

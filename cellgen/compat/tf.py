@@ -5,8 +5,9 @@ results as named tuples. All arrays of a call are float32, float64 (TensorFlow h
 (LSTM; computed in float32 and rounded). N batch, I input, H hidden, T time.
 
     GRU:  w_ru (I + H, 2 H) rows [x ; h_prev], columns [r | u]; w_c (I + H, H); b_ru (2 H), b_c (H)
-    LSTM: w (I + H, 4 H) rows [x ; h_prev], columns [i | ci | f | o], in V2 [i | f | ci | o]; b (4 H);
-          wci, wcf, wco (H), ignored without ``use_peephole``; cell_clip <= 0 means no clipping
+    LSTM: w (I + H, 4 H) rows [x ; h_prev], columns [i | ci | f | o], in V2 [i | f | ci | o];
+          b (4 H) as the columns; wci, wcf, wco (H), ignored without ``use_peephole``;
+          cell_clip <= 0 means no clipping
 
 Where TensorFlow 2.21 is wrong or undefined, this is right:
 
@@ -26,7 +27,7 @@ derivative. ``clip_gradient="exact", cell_clip=...`` is the derivative of the fo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -81,7 +82,7 @@ class LSTMBlockCell(NamedTuple):
 
 
 class LSTMBlockCellGrad(NamedTuple):
-    """Gradients: cs_prev_grad (N, H), of the pre-activations dicfo (N, 4 H), of the peepholes (H)."""
+    """Gradients: cs_prev_grad (N, H), dicfo (N, 4 H) of the pre-activations, three peepholes (H)."""
 
     cs_prev_grad: Array
     dicfo: Array
@@ -415,14 +416,23 @@ def _backward(
         cell_clip=clip,
         out={"d_x": x_grad[:steps]},
     )
-    peepholes = _peephole_gradients(found, wci)
-    return BlockLSTMGrad(x_grad, found.d_cs_prev, found.d_h_prev, found.d_w, *peepholes, found.d_b)
+    wci_grad, wcf_grad, wco_grad = _peephole_gradients(found, wci)
+    return BlockLSTMGrad(
+        x_grad=x_grad,
+        cs_prev_grad=found.d_cs_prev,
+        h_prev_grad=found.d_h_prev,
+        w_grad=found.d_w,
+        wci_grad=wci_grad,
+        wcf_grad=wcf_grad,
+        wco_grad=wco_grad,
+        b_grad=found.d_b,
+    )
 
 
 # --- arguments and layouts -----------------------------------------------------------------------
 
 
-@lru_cache(maxsize=None)
+@cache
 def _kernel(name: str) -> Kernel:
     return load(name)
 
