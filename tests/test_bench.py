@@ -248,9 +248,9 @@ def test_work_counts_products_three_times_and_each_array_once():
 def test_the_floor_is_the_larger_of_products_and_memory():
     problem = problem_of(cellgen.load("lstm").interface, "lstm", TINY)
     flops, count = problem.flops(Mode.FORWARD), problem.bytes(Mode.FORWARD)
-    slow_memory = floor_of(problem, Mode.FORWARD, Rates(1, {"a": 1e12, "b": 2e12}, 1.0))
+    slow_memory = floor_of(problem, Mode.FORWARD, Rates(1, {"a": 1e12, "b": 2e12}, 9.0), 1.0)
     assert (slow_memory.seconds, slow_memory.bound) == (count, "memory")
-    slow_products = floor_of(problem, Mode.FORWARD, Rates(1, {"a": 1.0, "b": 2.0}, 1e12))
+    slow_products = floor_of(problem, Mode.FORWARD, Rates(1, {"a": 1.0, "b": 2.0}, 9.0), 1e12)
     assert (slow_products.seconds, slow_products.bound) == (flops / 2, "products")
 
 

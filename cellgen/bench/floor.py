@@ -1,8 +1,9 @@
 """The machine's limit: how fast it multiplies matrices and moves bytes, measured in the same run.
 
 floor = max(operations of all matrix products / best rate of a large product,
-            bytes of every argument and result once / rate of a copy)
+            bytes of every argument and result once / rate of a copy of as many bytes)
 
+The copy is warm, as the contestants' arrays are: what fits into a cache is copied within it.
 Elementwise work is not counted, so that 1.00 means that it is free.
 """
 
@@ -23,7 +24,8 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Rates:
-    """What a number of threads reaches: operations per second by library, bytes per second."""
+    """What a number of threads reaches: operations per second by library, bytes per second of a copy
+    that no cache holds."""
 
     threads: int
     sgemm: Mapping[str, float]
@@ -36,10 +38,12 @@ class Rates:
 
 @dataclass(frozen=True)
 class Floor:
-    """Seconds below which a computation cannot come, and what bounds it."""
+    """Seconds below which a computation cannot come, and what bounds it; ``copy`` in bytes per
+    second."""
 
     flops: int
     bytes: int
+    copy: float
     seconds: float
     bound: str
 
@@ -63,9 +67,9 @@ def measure_rates(
     return Rates(threads, best, copy)
 
 
-def floor_of(problem: Problem, mode: Mode, rates: Rates) -> Floor:
-    """Apply the rates to the work of a problem."""
+def floor_of(problem: Problem, mode: Mode, rates: Rates, copy: float) -> Floor:
+    """Apply the rates to the work of a problem; ``copy`` is the rate at its number of bytes."""
     flops, count = problem.flops(mode), problem.bytes(mode)
-    products, moves = flops / rates.best, count / rates.copy
+    products, moves = flops / rates.best, count / copy
     bound = "products" if products >= moves else "memory"
-    return Floor(flops, count, max(products, moves), bound)
+    return Floor(flops, count, copy, max(products, moves), bound)

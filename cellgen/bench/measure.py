@@ -152,7 +152,8 @@ def _case(
             name: _with_memory(entry, problem, mode, rates.threads, taking_part)
             for name, entry in entries.items()
         }
-    floor = floor_of(problem, mode, rates)
+    copy = taking_part[0].copy(problem.bytes(mode))
+    floor = floor_of(problem, mode, rates, copy)
     return Case(problem.cell, mode, problem.shape, rates.threads, floor, tuple(entries.values()))
 
 

@@ -11,11 +11,9 @@ import math
 import os
 import pickle
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
-from itertools import pairwise
 from typing import BinaryIO
 
 import numpy as np
@@ -25,6 +23,8 @@ from cellgen.bench.peers import Prepared
 from cellgen.bench.problem import Arrays, Mode, Problem
 
 MAX_REPEATS = 100_000
+COPIED_BYTES, COPY_ROUNDS = 32 << 20, 5
+"""How much is copied in a round, in as many calls as it takes."""
 
 
 class Session:
@@ -62,44 +62,24 @@ class Session:
     def time(self, repeats: int) -> float:
         """Seconds of a call, the mean of ``repeats``, after one that wakes threads and caches."""
         assert self._prepared is not None
-        run = self._prepared.run
-        run()
-        start = time.perf_counter()
-        for _ in range(repeats):
-            run()
-        return (time.perf_counter() - start) / repeats
+        self._prepared.run()
+        return _seconds(self._prepared.run, repeats) / repeats
 
     def sgemm(self, n: int) -> float | None:
-        """Operations per second of one product of (n, n) matrices; None where there is no product.
-
-        The first call of a size only prepares.
-        """
+        """Operations per second of one product of (n, n) matrices; None where there is no product."""
         make = getattr(self._module, "sgemm", None)
         if make is None:
             return None
         multiply: Callable[[], object] = make(n, self._threads)
         multiply()
-        start = time.perf_counter()
-        multiply()
-        return 2.0 * n**3 / (time.perf_counter() - start)
+        return 2.0 * n**3 / _seconds(multiply, 1)
 
     def copy(self, count: int) -> float:
-        """Bytes per second, read and written, of a copy by as many threads as everything has."""
-        source, target = np.ones(count, np.uint8), np.zeros(count, np.uint8)
-        edges = np.linspace(0, count, self._threads + 1).astype(int)
-        parts = [slice(a, b) for a, b in pairwise(edges)]
-
-        def move(part: slice) -> None:
-            target[part] = source[part]
-
-        start = time.perf_counter()
-        team = [threading.Thread(target=move, args=(part,)) for part in parts[1:]]
-        for thread in team:
-            thread.start()
-        move(parts[0])
-        for thread in team:
-            thread.join()
-        return 2.0 * count / (time.perf_counter() - start)
+        """Bytes per second, read and written, of a warm copy: the best of several."""
+        move: Callable[[], object] = self._module.copy(count, self._threads)
+        repeats = max(1, min(MAX_REPEATS, COPIED_BYTES // max(count, 1)))
+        move()
+        return max(count * repeats / _seconds(move, repeats) for _ in range(COPY_ROUNDS))
 
     def peak(self, problem: Problem, mode: Mode) -> int:
         """Peak resident bytes of warm calls, less what was resident after the imports."""
@@ -132,6 +112,13 @@ def main() -> None:
             _answer(answers, True, getattr(session, verb)(*arguments))
         except Exception as error:
             _answer(answers, False, error)
+
+
+def _seconds(call: Callable[[], object], repeats: int) -> float:
+    start = time.perf_counter()
+    for _ in range(repeats):
+        call()
+    return time.perf_counter() - start
 
 
 def _answer(answers: BinaryIO, ok: bool, answer: object) -> None:

@@ -106,8 +106,8 @@ def gru_vjp(
 
     ``bp_lim`` in [0, T) limits how far each term of the loss is followed: the gradient G[t] reaches
     the states t - 1, ..., t - bp_lim and no further (not a truncation in chunks). ``None`` and
-    T - 1 follow it to the start. ``masks`` by weight, Uz, Ur, Uh (1, N, D) or (N, D), Wz, Wr, Wh (D, D),
-    are used as given, scale included; otherwise ``dropout`` draws them.
+    T - 1 follow it to the start. ``masks`` by weight, Uz, Ur, Uh (1, N, D) or (N, D), Wz, Wr, Wh
+    (D, D), are used as given, scale included; otherwise ``dropout`` draws them.
 
     Raises:
         ArgumentError: shapes that do not agree; masks that are missing or unknown; an s0 that is

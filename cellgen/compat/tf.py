@@ -82,7 +82,7 @@ class LSTMBlockCell(NamedTuple):
 
 
 class LSTMBlockCellGrad(NamedTuple):
-    """Gradients: cs_prev_grad (N, H), dicfo (N, 4 H) of the pre-activations, three peepholes (H)."""
+    """Gradients: cs_prev_grad (N, H), dicfo (N, 4 H) of the pre-activations, peepholes (H)."""
 
     cs_prev_grad: Array
     dicfo: Array

@@ -1,4 +1,4 @@
-"""cellgen's own kernels, and the GEMM inside them."""
+"""cellgen's own kernels; a product and a copy by the code that they are made of."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ CONSUME: dict[str, Any] = (
 )
 """Lets the backward pass overwrite what forward saved, as a training step would."""
 
-SGEMM = r"""
+LIMITS = r"""
+#include <string.h>
 #include "cellgen_gemm.h"
 #include "cellgen_team.h"
 typedef struct {
@@ -47,6 +48,23 @@ EXPORTED void sgemm(void *team, int64_t n, const float *a, const float *b, float
 {
     product p = {n, a, b, c};
     cellgen_team_run((cellgen_team *)team, rows, &p);
+}
+typedef struct {
+    int64_t bytes;
+    const char *source;
+    char *target;
+} move;
+static void bytes(int thread, int threads, void *context)
+{
+    const move *m = (const move *)context;
+    int64_t begin, end;
+    cellgen_team_share(m->bytes, 64, thread, threads, &begin, &end);
+    memcpy(m->target + begin, m->source + begin, (size_t)(end - begin));
+}
+EXPORTED void copy(void *team, int64_t count, const char *source, char *target)
+{
+    move m = {count, source, target};
+    cellgen_team_run((cellgen_team *)team, bytes, &m);
 }
 EXPORTED void *team(int threads) { return cellgen_team_create(threads); }
 """
@@ -88,8 +106,7 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
 
 def sgemm(n: int, threads: int) -> Callable[[], object]:
     """Multiply two (n, n) matrices with the GEMM that kernels are made of."""
-    library = _compiled()
-    team = ctypes.c_void_p(library.team(threads) if threads > 1 else None)
+    library, team = _compiled(), _team(threads)
     a, b, c = (np.full((n, n), value, np.float32) for value in (0.5, 0.25, 0))
     pointers = [ctypes.c_void_p(array.ctypes.data) for array in (a, b, c)]
 
@@ -99,18 +116,35 @@ def sgemm(n: int, threads: int) -> Callable[[], object]:
     return multiply
 
 
+def copy(count: int, threads: int) -> Callable[[], object]:
+    """Move ``count`` bytes: read half as many, write half as many."""
+    library, team = _compiled(), _team(threads)
+    source, target = (np.full(count // 2, value, np.uint8) for value in (1, 0))
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (source, target)]
+
+    def move(_kept: tuple[object, ...] = (source, target)) -> None:
+        library.copy(team, ctypes.c_int64(count // 2), *pointers)
+
+    return move
+
+
+@cache
+def _team(threads: int) -> ctypes.c_void_p:
+    return ctypes.c_void_p(_compiled().team(threads) if threads > 1 else None)
+
+
 @cache
 def _compiled() -> ctypes.CDLL:
-    """Compile ``SGEMM`` as kernels are compiled. Raises BuildError."""
+    """Compile ``LIMITS`` as kernels are compiled. Raises BuildError."""
     found = build.compiler()
     with tempfile.TemporaryDirectory() as folder:
-        source, made = Path(folder, "sgemm.c"), Path(folder, "sgemm.so")
-        source.write_text(SGEMM, encoding="utf-8")
+        source, made = Path(folder, "limits.c"), Path(folder, "limits.so")
+        source.write_text(LIMITS, encoding="utf-8")
         command = [*found.command, *found.flags, *build.link_flags(), f"-I{paths.include_folder()}"]
         command += [str(source), "-o", str(made), "-lpthread"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise BuildError(f"the GEMM of the benchmark does not compile: {done.stderr[:500]}")
+            raise BuildError(f"the limits of the benchmark do not compile: {done.stderr[:500]}")
         library = ctypes.CDLL(str(made))
     library.team.restype = ctypes.c_void_p
     return library
