@@ -24,8 +24,8 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Rates:
-    """What a number of threads reaches: operations per second by library, bytes per second of a copy
-    that no cache holds."""
+    """What a number of threads reaches: operations per second of a large product by library, bytes
+    per second of a copy that no cache holds."""
 
     threads: int
     sgemm: Mapping[str, float]

@@ -66,7 +66,7 @@ class Session:
         return _seconds(self._prepared.run, repeats) / repeats
 
     def sgemm(self, n: int) -> float | None:
-        """Operations per second of one product of (n, n) matrices; None where there is no product."""
+        """Operations per second of a product of (n, n) matrices; None where there is no product."""
         make = getattr(self._module, "sgemm", None)
         if make is None:
             return None

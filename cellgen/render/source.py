@@ -40,7 +40,7 @@ class Source:
 
 
 def render(schedule: Schedule, sequence: SequenceSchedule | None, definition: Definition) -> Source:
-    """Render the C sources and the Python interface of a cell; without ``sequence``, of its step."""
+    """Render the sources and the interface of a cell; without ``sequence``, of its step only."""
     over_time = sequence_signatures(sequence) if sequence else ()
     interface = make_interface(schedule, over_time, definition)
     signatures = {function.name: function for function in interface.functions}

@@ -19,7 +19,6 @@ from cellgen.schedule.step import plan_function
 from cellgen.schedule.unroll import SequencePrograms
 from cellgen.value import B, Role, Value, format_shape
 
-
 NOT_OVER_TIME = "schedule.sequence"
 """Code of the error for what a single step can do and a time loop cannot yet."""
 

@@ -81,7 +81,7 @@ def unroll(definition: Definition) -> SequencePrograms:
     in_memory = _in_memory(definition, forward)
     saved = saved_values(forward, adjoint_reads, in_memory)
     given = (*in_memory, *saved, *definition.states)
-    full = _copy_shared(full, waiting, full.restrict("reverse", passed, given))
+    full = _copy_shared(full, passed, waiting, given)
     reverse = full.restrict("reverse", passed, given)
     formed = [s.target for s in reverse.statements if s.target.role is Role.ADJOINT]
     formed += [total for total in totals if total not in formed]
@@ -185,10 +185,18 @@ def _carry(
     return program, tuple(links), tuple(swap.values())
 
 
-def _copy_shared(full: Program, waiting: Sequence[Value], reverse: Program) -> Program:
-    """Let a gradient that is returned at the end, but formed in reverse, be a copy of that."""
-    formed = {statement.target for statement in reverse.statements}
-    swap = {v: _like(v, f"{v.name}_step") for v in waiting if v in formed}
+def _copy_shared(
+    full: Program, passed: Sequence[Value], waiting: Sequence[Value], given: Sequence[Value]
+) -> Program:
+    """Let what is formed in reverse and serves twice be a value of its own, ``<name>_step``.
+
+    A gradient that is returned at the end is then a copy of it, and so is one that is handed to the
+    previous state while what is deferred reads it at every step.
+    """
+    formed = {statement.target for statement in full.restrict("reverse", passed, given).statements}
+    deferred = full.restrict("deferred", waiting, (*given, *formed))
+    shared = [v for v in waiting if v in formed] + [v for v in passed if v in deferred.arguments]
+    swap = {value: _like(value, f"{value.name}_step") for value in shared}
     statements = [
         Statement(swap.get(s.target, s.target), s.expression.xreplace(swap))
         for s in full.statements

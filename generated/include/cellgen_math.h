@@ -361,8 +361,8 @@ CELLGEN_MATH float cellgen_sigmoid_f32(float x)
     const float d = cellgen_madd_f32(scale, q, shift);
     float y = 1.0f / d;
 #if CELLGEN_HAS_FMA
-    /* what d lost to rounding, and from it a correction of the quotient */
-    const float d_low = cellgen_madd_f32(scale, q, shift - d);
+    /* what 1 + 2^n and d lost to rounding, and from it a correction of the quotient */
+    const float d_low = cellgen_madd_f32(scale, q, shift - d) + (scale - (shift - 1.0f));
     y = cellgen_madd_f32(cellgen_madd_f32(-d_low, y, cellgen_madd_f32(-d, y, 1.0f)), y, y);
 #endif
     return x < -87.3366f ? 0.0f : y;

@@ -1,0 +1,102 @@
+"""Cells whose deferred gradients read what comes through time, or what is constant over time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from test_sequences import STEP, draw, outputs_of, run_step_by_step
+
+import cellgen
+from cellgen import Bias, Cell, H, I, Input, State, Static, Weight, sigmoid, tanh
+from cellgen.functions import derive_functions
+from cellgen.schedule.unroll import unroll
+
+
+class AddedInput(Cell):
+    """An input that is a pre-activation's term: its gradient is formed in reverse."""
+
+    a, p, h_prev, w = Input(H), Input(H), State(H), Weight(H, H)
+
+    h = tanh(a + p + h_prev @ w)
+
+
+class LeakyIntegrator(Cell):
+    """A linear cell: every weight gradient reads the gradient of the state itself."""
+
+    x, h_prev, k, w = Input(I), State(H), Bias(H), Weight(I, H)
+
+    h = k * h_prev + x @ w
+
+
+class MinimalGRU(Cell):
+    """minGRU (Feng et al. 2024, arXiv:2410.01201)."""
+
+    x, h_prev, w_z, w_n = Input(I), State(H), Weight(I, H), Weight(I, H)
+
+    z = sigmoid(x @ w_z)
+    h = (1 - z) * h_prev + z * (x @ w_n)
+
+
+class SkipConnection(Cell):
+    """An input added to the state: its gradient is that of the state."""
+
+    x, h_prev, w = Input(H), State(H), Weight(H, H)
+
+    h = tanh(h_prev @ w) + x
+
+
+class MaskedInput(Cell):
+    """A mask that is the same at every step, read by what is deferred, and a product of it."""
+
+    x, h_prev, m, w, u = Input(I), State(H), Static(H), Weight(I, H), Weight(H, H)
+
+    x_w, m_u = x @ w, m @ u
+    h = tanh(m * x_w + m_u + h_prev)
+
+
+CELLS = (AddedInput, LeakyIntegrator, MinimalGRU, SkipConnection, MaskedInput)
+
+each = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.definition.name)
+
+
+@each
+def test_deferred_gradients_read_the_sum_of_what_comes_from_outside_and_through_time(cell):
+    programs = unroll(cell.definition)
+    states = {programs.upstream[link.next] for link in programs.links}
+    assert not states & set(programs.deferred.arguments)
+
+
+@each
+def test_no_gradient_is_formed_both_in_reverse_and_at_the_end(cell):
+    programs = unroll(cell.definition)
+    formed = {s.target for s in programs.reverse.statements}
+    assert not formed & {s.target for s in programs.deferred.statements}
+
+
+@each
+def test_no_function_returns_a_gradient_twice(cell):
+    for program in derive_functions(cell.definition).functions:
+        assert len(set(program.results)) == len(program.results)
+
+
+@each
+@pytest.mark.parametrize("threads", [1, 2])
+def test_every_gradient_agrees_with_the_complex_step(cell, threads):
+    kernel, rng = cellgen.compile(cell), np.random.default_rng(2)
+    shape = (5, 3, 4, 9)
+    arguments = draw(kernel.sequence_forward.function, shape, np.float64)
+    given = draw(kernel.sequence_backward.function, shape, np.float64, seed=1, optional=True)
+    result = kernel.sequence_forward(**arguments, save=True, threads=threads)
+    gradients = kernel.sequence_backward(
+        **arguments, **outputs_of(cell, result), **given, saved=result.saved, threads=threads
+    )
+    for name in (field.removeprefix("d_") for field in gradients._fields):
+        along = rng.standard_normal(arguments[name].shape)
+        moved = arguments | {name: arguments[name] + 1j * STEP * along}
+        outputs, last = run_step_by_step(cell, moved, shape)
+        expected = sum(
+            np.sum(np.imag({**outputs, **last}[d.removeprefix("d_")]) / STEP * weight)
+            for d, weight in given.items()
+        )
+        found = np.sum(getattr(gradients, f"d_{name}") * along)
+        assert found == pytest.approx(expected, rel=1e-11), name  # rounding of sums over 5 steps
