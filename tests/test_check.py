@@ -71,6 +71,7 @@ def test_progress_names_each_part_before_it_starts() -> None:
         "elman: hand-written forward",
         "elman: complex-step gradients",
         "elman: compiled kernels",
+        "elman: functions over time",
         "elman: goldens",
     ]
 
@@ -146,7 +147,13 @@ def test_a_wrong_c_spelling_goes_red_in_the_c_rows_only(monkeypatch: pytest.Monk
     monkeypatch.setattr(POINTWISE["relu"], "row", changed)
     report = check.check(ElmanRelu)
     proofs = {r.name for r in report.failures if "torch" not in r.name}
-    assert proofs == {"C float32 forward", "C float64 forward"}
+    assert proofs == {
+        "C float32 forward",
+        "C float64 forward",
+        "C float32 sequence_forward",
+        "C float64 sequence_forward",
+        "C sequence_backward",
+    }
     assert not row(report, "float64 torch.nn.RNNCell fwd").ok
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cellgen.bench.problem import Mode, Problem
 from cellgen.bench.process import Worker
 
 SGEMM_SIZE = 2048
@@ -63,13 +62,19 @@ def measure_rates(
             rate = worker.sgemm(size)
             if rate is not None:
                 best[worker.peer.name] = max(best.get(worker.peer.name, 0.0), rate)
+            worker.settle()
         copy = max(copy, workers[0].copy(count))
     return Rates(threads, best, copy)
 
 
-def floor_of(problem: Problem, mode: Mode, rates: Rates, copy: float) -> Floor:
-    """Apply the rates to the work of a problem; ``copy`` is the rate at its number of bytes."""
-    flops, count = problem.flops(mode), problem.bytes(mode)
+def best_of(first: Rates, second: Rates) -> Rates:
+    """Join two measurements of one run."""
+    sgemm = {name: max(rate, second.sgemm[name]) for name, rate in first.sgemm.items()}
+    return Rates(first.threads, sgemm, max(first.copy, second.copy))
+
+
+def floor_of(flops: int, count: int, copy: float, rates: Rates) -> Floor:
+    """Apply the rates to the work; ``copy`` is the rate at its number of bytes."""
     products, moves = flops / rates.best, count / copy
     bound = "products" if products >= moves else "memory"
     return Floor(flops, count, copy, max(products, moves), bound)

@@ -6,7 +6,6 @@ nothing else suffers from it; only cellgen's own failure ends a run.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from cellgen.bench.device import describe
-from cellgen.bench.floor import COPY_BYTES, SGEMM_SIZE, Rates, floor_of, measure_rates
+from cellgen.bench.floor import COPY_BYTES, SGEMM_SIZE, Rates, best_of, floor_of, measure_rates
 from cellgen.bench.peers import OWN, PEERS, Peer
 from cellgen.bench.peers.own import kernel_of
 from cellgen.bench.problem import Array, Arrays, Mode, Problem, problem_of
@@ -26,13 +25,12 @@ from cellgen.bench.shapes import NAMED, Shape
 Progress = Callable[[str], None]
 DEFAULT_CELLS = ("lstm", "gru", "gru_reset_before")
 MIN_ROUNDS = 7
+MULTIPLIERS = ("numpy", "torch")
+"""Peers whose matrix product has a say in the floor."""
 
 TOLERANCE = 5e-4
 """Largest difference from cellgen's result, relative to the largest entry of an array. float32
 sums of up to 16,000 terms over up to 1000 steps differ by some 1e-5; a mistake by 1e-2 or more."""
-
-SETTLE_SECONDS = 0.04
-"""Pause between contestants: idle threads of BLAS libraries spin for some 25 ms."""
 
 TIMED_SECONDS = 0.02
 """A round calls as often as fits in here, so that the clock's resolution does not matter."""
@@ -52,7 +50,6 @@ class Plan:
     sgemm_size: int = SGEMM_SIZE
     copy_bytes: int = COPY_BYTES
     timed_seconds: float = TIMED_SECONDS
-    settle_seconds: float = SETTLE_SECONDS
 
     @property
     def count(self) -> int:
@@ -85,21 +82,43 @@ def measure(plan: Plan, say: Progress, done: Callable[[Case], None]) -> Report:
         with ExitStack() as stack:
             workers, failed = _start(stack, (OWN, *present, *_multipliers(present)), threads, say)
             missing += [item for item in failed if item not in missing]
-            say(f"machine, {threads} threads")
-            rates.append(measure_rates(workers, threads, plan.sgemm_size, plan.copy_bytes))
-            contestants = [w for w in workers if w.peer is OWN or w.peer in present]
-            for problem, mode in plan.problems():
-                case = _case(plan, problem, mode, rates[-1], contestants, say)
-                cases.append(case)
-                done(case)
+            found = _with_workers(plan, workers, threads, say, done)
+        rates.append(found[0])
+        cases += found[1]
     packages = [word for peer in plan.peers for word in peer.package.split()]
     return Report(describe(packages), plan.rounds, tuple(rates), tuple(missing), tuple(cases))
+
+
+def _with_workers(
+    plan: Plan, workers: Sequence[Worker], threads: int, say: Progress, done: Callable[[Case], None]
+) -> tuple[Rates, list[Case]]:
+    """Run all cases of a number of threads between two measurements of the machine."""
+
+    def rates_now() -> Rates:
+        say(f"machine, {threads} threads")
+        offering = [w for w in workers if w.peer is OWN or w.peer.name in MULTIPLIERS]
+        return measure_rates(offering, threads, plan.sgemm_size, plan.copy_bytes)
+
+    rates = rates_now()
+    contestants = [w for w in workers if w.peer is OWN or w.peer in plan.peers]
+    cases = []
+    for problem, mode in plan.problems():
+        cases.append(_case(plan, problem, mode, rates, contestants, say))
+        done(cases[-1])
+    rates = best_of(rates, rates_now())
+    return rates, [_at_rates(case, rates) for case in cases]
+
+
+def _at_rates(case: Case, rates: Rates) -> Case:
+    """The case with the floor of the whole run: the machine may have been faster later."""
+    floor = case.floor
+    return replace(case, floor=floor_of(floor.flops, floor.bytes, floor.copy, rates))
 
 
 def _multipliers(present: Sequence[Peer]) -> list[Peer]:
     """NumPy and PyTorch, where installed, have a say in the floor even if they do not compete."""
     names = {peer.name for peer in present}
-    wanted = [peer for peer in PEERS if peer.name in ("numpy", "torch")]
+    wanted = [peer for peer in PEERS if peer.name in MULTIPLIERS]
     return [peer for peer in wanted if peer.installed and peer.name not in names]
 
 
@@ -152,8 +171,8 @@ def _case(
             name: _with_memory(entry, problem, mode, rates.threads, taking_part)
             for name, entry in entries.items()
         }
-    copy = taking_part[0].copy(problem.bytes(mode))
-    floor = floor_of(problem, mode, rates, copy)
+    count = problem.bytes(mode)
+    floor = floor_of(problem.flops(mode), count, taking_part[0].copy(count), rates)
     return Case(problem.cell, mode, problem.shape, rates.threads, floor, tuple(entries.values()))
 
 
@@ -166,12 +185,14 @@ def _check(workers: Sequence[Worker], problem: Problem, mode: Mode) -> dict[str,
     own, *peers = workers
     own.prepare(problem, mode)
     reference = own.results()
+    own.settle()
     entries = {own.peer.name: Entry(own.peer.name, Status.TIMED, error=0.0)}
     for worker in peers:
         peer = worker.peer
         try:
             worker.prepare(problem, mode)
             entries[peer.name] = compare(peer, worker.results(), reference)
+            worker.settle()
         except WorkerError as error:
             entries[peer.name] = Entry(peer.name, Status.FAILED, text=_plain(error))
     return entries
@@ -210,11 +231,11 @@ def _time(plan: Plan, workers: Sequence[Worker], entries: Mapping[str, Entry]) -
     def turn(worker: Worker) -> None:
         """Take a turn: the first one finds how many calls make a measurement."""
         name = worker.peer.name
-        time.sleep(plan.settle_seconds)
         if name in repeats:
             seconds[name].append(worker.time(repeats[name]))
         else:
             repeats[name] = worker.repeats(plan.timed_seconds)
+        worker.settle()
 
     for number in range(plan.rounds + 1):
         first = number % len(workers)

@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from cellgen.bench.problem import Arrays, Mode, Problem
 from cellgen.errors import CellgenError
 
 ENDING_SECONDS = 5.0
+SETTLE_SECONDS, GLANCE_SECONDS = 0.3, 0.005
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -106,6 +108,17 @@ class Worker:
     def peak(self, problem: Problem, mode: Mode) -> int:
         return int(self._number("peak", problem, mode))
 
+    def settle(self) -> None:
+        """Wait until the process is idle, but not for ever: threads of BLAS libraries and of
+        sessions go on spinning for some 100 ms after a call."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < deadline:
+            before = _processor_seconds(self._process.pid)
+            time.sleep(GLANCE_SECONDS)
+            after = _processor_seconds(self._process.pid)
+            if before is not None and after is not None and after - before < GLANCE_SECONDS / 10:
+                return
+
     def close(self) -> None:
         """End the process: it ends itself when its stdin is closed, else it is made to."""
         process = self._process
@@ -162,6 +175,16 @@ def environment(threads: int) -> dict[str, str]:
         **QUIET,
         "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip(),
     }
+
+
+def _processor_seconds(pid: int) -> float | None:
+    """What all threads of a process have used; None where the system does not tell."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        return time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3)
+    except OSError:
+        return None
 
 
 def processors(threads: int) -> tuple[int, ...] | None:

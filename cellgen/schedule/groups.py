@@ -90,7 +90,8 @@ def group_products(function: Function) -> tuple[GroupedStage, ...]:
     for is_chain, run in groupby(_chained(function.stages), key=lambda s: isinstance(s, _Chain)):
         if is_chain:
             chains = [stage for stage in run if isinstance(stage, _Chain)]
-            stages += _groups(chains, function)
+            for level in _levels(chains):
+                stages += _groups(level, function)
         else:
             for stage in run:
                 assert not isinstance(stage, _Chain)
@@ -113,6 +114,18 @@ def _chained(stages: Sequence[Stage]) -> list[_Chain | Stage]:
         else:
             result.append(stage)
     return result
+
+
+def _levels(chains: Sequence[_Chain]) -> list[list[_Chain]]:
+    """Split chains where one reads what another before it forms."""
+    levels: list[list[_Chain]] = []
+    for chain in chains:
+        read = {product.a.buffer for product in chain.products}
+        formed = {other.target.buffer for other in levels[-1]} if levels else set()
+        if not levels or read & formed:
+            levels.append([])
+        levels[-1].append(chain)
+    return levels
 
 
 def _groups(chains: Sequence[_Chain], function: Function) -> list[GroupedStage]:
