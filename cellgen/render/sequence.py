@@ -397,8 +397,8 @@ class _PartWriter(LoopWriter):
     def _loop_stage(self, name: str, loop: Loop) -> StageContext:
         stores = {line.store for line in loop.lines}
         split = "rows"
-        if Store.ADD_ALL in stores:
-            split = "one"
+        if Store.ADD_ALL in stores or {Store.ADD_ROWS, Store.ADD_UNITS} <= stores:
+            split = "one"  # a sum over rows needs all rows, a sum over units whole rows
         elif Store.ADD_ROWS in stores:
             split = "units"
         return StageContext(
