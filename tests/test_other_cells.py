@@ -35,7 +35,7 @@ class MinGRU(Cell):
 
 
 class CoRNN(Cell):
-    """coRNN (Rusch & Mishra 2021, arXiv:2010.00951): two states, scalars, the new one read by the other."""
+    """coRNN (Rusch & Mishra 2021, arXiv:2010.00951): two states, one read by the other."""
 
     x, y_prev, z_prev = Input(I), State(H), State(H)
     w, v, u, b = Weight(H, H), Weight(H, H), Weight(I, H), Bias(H)
@@ -77,7 +77,7 @@ class LNLSTM(Cell):
 
 
 class LSTMP(Cell):
-    """LSTM with projection (Sak, Senior & Beaufays 2014, arXiv:1402.1128): a product is the state."""
+    """LSTM with projection (Sak, Senior & Beaufays 2014, arXiv:1402.1128): a product carried on."""
 
     P = Dim("P")
     x, r_prev, c_prev = Input(I), State(P), State(H)
