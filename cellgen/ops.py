@@ -457,7 +457,6 @@ class Operator:
     numpy: Callable[[Sequence[Array], Sequence[Expr], Callable[[Expr], int]], Array]
     adjoint: Callable[[Value, Sequence[Value], Sequence[Expr]], tuple[Expr | None, ...]]
     is_product: bool = False
-    is_view: bool = False
     text: str = ""
     extra: Mapping[str, str] = field(default_factory=dict)
 
@@ -657,7 +656,6 @@ OPERATORS: Mapping[str, Operator] = {
             _part_shape,
             _np_part,
             lambda d_y, operands, attributes: (None,),
-            is_view=True,
         ),
         # Sums over every axis along which the target was broadcast; the adjoint broadcasts back.
         Operator("sum_to", _sum_to_shape, _np_sum_to, lambda d_y, operands, attributes: (d_y,)),

@@ -61,10 +61,6 @@ class Role(Enum):
     def is_parameter(self) -> bool:
         return self in (Role.WEIGHT, Role.BIAS)
 
-    @property
-    def is_declared(self) -> bool:
-        return self not in (Role.LOCAL, Role.TEMPORARY, Role.ADJOINT, Role.TANGENT)
-
 
 class _Matmul:
     """Gives ``@`` to values and operator nodes, in both directions."""
@@ -117,16 +113,6 @@ class Value(_Matmul, Symbol):  # type: ignore[misc]
     @property
     def is_batched(self) -> bool:
         return B in self.shape
-
-    def with_(self, *, shape: Shape | None = None, owner: str | None = None) -> Value:
-        """Return the same name and role with another shape or owner."""
-        return Value(
-            self.name,
-            self.shape if shape is None else shape,
-            self.role,
-            self.owner if owner is None else owner,
-            self.order,
-        )
 
 
 class Apply(_Matmul, Expr):  # type: ignore[misc]

@@ -17,7 +17,7 @@ from cellgen.schedule.groups import Group, GroupedStage, group_products
 from cellgen.schedule.plan import Buffer, Function, Kind, Loop, Product, Store
 from cellgen.schedule.step import plan_function
 from cellgen.schedule.unroll import SequencePrograms
-from cellgen.value import B, Role, Value, format_shape
+from cellgen.value import B, Role, format_shape
 
 NOT_OVER_TIME = "schedule.sequence"
 """Code of the error for what a single step can do and a time loop cannot yet."""
@@ -124,8 +124,3 @@ def _require_rows(stage: GroupedStage, program: Program) -> None:
             f"weights alone is not planned over time yet, compute it before the call",
             code=NOT_OVER_TIME,
         )
-
-
-def values_over_time(part: Part) -> tuple[Value, ...]:
-    """The values of a part that have one array for all steps."""
-    return tuple(b.value for b, place in part.storage.items() if place is Storage.TIME)

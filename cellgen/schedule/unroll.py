@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from sympy import Integer
 
@@ -51,11 +50,6 @@ class SequencePrograms:
     saved: tuple[Value, ...]
     kept: tuple[Value, ...]
     upstream: Mapping[Value, Value]
-
-    @cached_property
-    def saved_units(self) -> tuple[str, ...]:
-        """What one row of one step saves, outputs aside, as axis lengths."""
-        return tuple(" * ".join(str(axis) for axis in v.shape[1:]) or "1" for v in self.saved)
 
 
 def unroll(definition: Definition) -> SequencePrograms:
