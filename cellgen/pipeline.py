@@ -9,6 +9,7 @@ from cellgen.errors import DerivationError
 from cellgen.functions import CellPrograms, derive_functions
 from cellgen.render import Source, render
 from cellgen.schedule import Schedule, schedule_step
+from cellgen.schedule.recurrence import Recurrence, recurrence_of
 from cellgen.schedule.sequence import NOT_OVER_TIME, SequenceSchedule, schedule_sequence
 from cellgen.schedule.unroll import unroll
 
@@ -27,6 +28,11 @@ def schedule_of(cell: type[Cell]) -> Schedule:
 def sequence_of(cell: type[Cell]) -> SequenceSchedule:
     """Declare -> unroll -> schedule: the time loop, forward and backward."""
     return schedule_sequence(unroll(definition_of(cell)))
+
+
+def recurrence(cell: type[Cell]) -> Recurrence:
+    """Declare -> unroll: what kind of recurrence the equations are, and why."""
+    return recurrence_of(unroll(definition_of(cell)))
 
 
 def generate(cell: type[Cell]) -> Source:

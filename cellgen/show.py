@@ -17,6 +17,8 @@ from cellgen.cell import Definition
 from cellgen.functions import CellPrograms
 from cellgen.notation import Latex, Notation, Text
 from cellgen.program import Program, Statement
+from cellgen.schedule.recurrence import Recurrence, recurrence_of
+from cellgen.schedule.unroll import unroll
 from cellgen.value import Role, Shape, Value, format_axis, format_shape
 
 SOURCE = re.compile(r"\s*\(([^()]*(?:\b(?:19|20)\d\d\b|arXiv:)[^()]*)\)")
@@ -77,11 +79,12 @@ def sections(programs: CellPrograms) -> tuple[Section, ...]:
 
 
 def as_text(programs: CellPrograms) -> str:
-    """The whole cell as text: declared values, then equations with shapes."""
+    """The whole cell as text: declared values, equations with shapes, class of the recurrence."""
     definition = programs.definition
     doc = textwrap.wrap(" ".join(definition.doc.split()), 88) or [definition.class_name]
     blocks = [f"{definition.name} ({definition.origin})\n" + _indented(doc), _declared(definition)]
     blocks += [_section_text(section) for section in sections(programs)]
+    blocks.append(f"recurrence: {recurrence_of(unroll(definition))}")
     return "\n\n".join(blocks)
 
 
@@ -103,6 +106,7 @@ def as_data(programs: CellPrograms) -> dict[str, object]:
             {"name": str(v), "role": v.role.value, "shape": format_shape(v.shape)}
             for v in definition.declared
         ],
+        "recurrence": _recurrence_data(recurrence_of(unroll(definition))),
         "functions": [_section_data(section) for section in sections(programs)],
     }
 
@@ -262,5 +266,16 @@ def _section_data(section: Section) -> dict[str, object]:
                 "recomputed": line.again,
             }
             for line in section.lines
+        ],
+    }
+
+
+def _recurrence_data(recurrence: Recurrence) -> dict[str, object]:
+    return {
+        "class": recurrence.kind.value,
+        "levels": recurrence.levels,
+        "states": [
+            {"state": str(s.state), "class": s.kind.value, "reason": s.reason}
+            for s in recurrence.states
         ],
     }

@@ -1,0 +1,185 @@
+"""The class of a recurrence follows from the equations, with the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from cellgen import (
+    Bias,
+    Cell,
+    H,
+    I,
+    Input,
+    State,
+    Weight,
+    concat,
+    keep,
+    maximum,
+    mean,
+    sigmoid,
+    split,
+    stop_gradient,
+    tanh,
+    where,
+)
+from cellgen.cells import GRU, LSTM, SHIPPED, Elman, GRUBlockCell
+from cellgen.pipeline import programs_of, recurrence
+from cellgen.schedule.recurrence import RecurrenceClass
+from cellgen.show import as_data, as_text
+from tests.test_other_cells import LNLSTM, LSTMP, RHN2, SRU, CoRNN, MinGRU
+
+DENSE, BLOCK, DIAGONAL, LINEAR = RecurrenceClass
+
+
+class IndRNN(Cell):
+    x, h_prev = Input(I), State(H)
+    w, u, b = Weight(I, H), Weight(H), Bias(H)
+    h = tanh(x @ w + u * h_prev + b)
+
+
+class LRU(Cell):
+    """A complex state as a pair; its output is a product that no state waits for."""
+
+    x, re_prev, im_prev = Input(I), State(H), State(H)
+    a_re, a_im, w_re, w_im, v = Weight(H), Weight(H), Weight(I, H), Weight(I, H), Weight(H, H)
+    re = a_re * re_prev - a_im * im_prev + x @ w_re
+    im = a_re * im_prev + a_im * re_prev + x @ w_im
+    y = tanh(re @ v)
+    outputs = re, im, y
+
+
+class MinLSTM(Cell):
+    x, h_prev = Input(I), State(H)
+    w = Weight(I, 3 * H)
+    f_bar, i_bar, n = split(x @ w, 3)
+    f, i = sigmoid(f_bar), sigmoid(i_bar)
+    h = f / (f + i) * h_prev + i / (f + i) * n
+
+
+class Chosen(Cell):
+    """Linear as long as the condition reads no state."""
+
+    x, s_prev = Input(H), State(H)
+    s = where(x > 0, keep(s_prev), x)
+
+
+class Latched(Cell):
+    x, s_prev = Input(H), State(H)
+    s = where(s_prev > 0, s_prev, x)
+
+
+class Peak(Cell):
+    x, s_prev = Input(H), State(H)
+    s = maximum(s_prev, x)
+
+
+class Stopped(Cell):
+    """The derivative of stop_gradient is 0; its value still reads the state."""
+
+    x, s_prev = Input(H), State(H)
+    s = tanh(stop_gradient(s_prev)) + x
+
+
+class Squared(Cell):
+    x, s_prev = Input(H), State(H)
+    s = x * s_prev * (1 - s_prev)
+
+
+class Shifted(Cell):
+    """Joins the halves of a state the other way round: units read other units."""
+
+    x, s_prev = Input(2 * H), State(2 * H)
+    left, right = split(s_prev, 2)
+    s = concat(right, left) + x
+
+
+class Normalised(Cell):
+    x, s_prev = Input(H), State(H)
+    s = s_prev - mean(s_prev) + x
+
+
+class OneForAll(Cell):
+    """A state of one unit that every unit reads."""
+
+    x, g_prev, s_prev = Input(H), State(1), State(H)
+    g = 1 - g_prev
+    s = g_prev * s_prev + x
+
+
+class Forgetful(Cell):
+    x, s_prev = Input(H), State(H)
+    s = tanh(x)
+
+
+@pytest.mark.parametrize(
+    ("cell", "kind", "levels"),
+    [
+        (Elman, DENSE, 1),
+        (GRU, DENSE, 1),
+        (GRUBlockCell, DENSE, 2),
+        (LSTM, DENSE, 1),
+        (CoRNN, DENSE, 1),
+        (LSTMP, DENSE, 2),
+        (RHN2, DENSE, 2),
+        (LNLSTM, DENSE, 5),
+        (Normalised, DENSE, 1),
+        (Shifted, DENSE, 0),
+        (OneForAll, DENSE, 0),
+        (SRU, DIAGONAL, 0),
+        (IndRNN, DIAGONAL, 0),
+        (Latched, DIAGONAL, 0),
+        (Peak, DIAGONAL, 0),
+        (Stopped, DIAGONAL, 0),
+        (Squared, DIAGONAL, 0),
+        (MinGRU, LINEAR, 0),
+        (MinLSTM, LINEAR, 0),
+        (LRU, LINEAR, 0),
+        (Chosen, LINEAR, 0),
+        (Forgetful, LINEAR, 0),
+    ],
+    ids=lambda item: item.definition.name if isinstance(item, type) else str(item),
+)
+def test_the_class_is_read_from_the_equations(cell, kind, levels):
+    found = recurrence(cell)
+    assert (found.kind, found.levels) == (kind, levels), str(found)
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        (GRU, "`h_prev @ u_z` mixes units of a state"),
+        (GRUBlockCell, "`h_prev @ w_ru[I:I + H]` mixes units of a state"),
+        (SRU, "is not linear in a state"),
+        (Stopped, "tanh(stop_gradient(s_prev))` is not linear in a state"),
+        (MinGRU, "h = h_prev * (1 - z) + b; the factors read no state"),
+        (LRU, "re = re_prev * a_re + -im_prev * a_im + b; the factors read no state"),
+        (Normalised, "`sum(s_prev -> (B, 1))` mixes units of a state"),
+        (Shifted, "`concat(right, left)` joins a state with other units"),
+        (OneForAll, "`x + g_prev * s_prev` reads one unit of a state for many"),
+        (OneForAll, "g = -g_prev + b"),
+        (Forgetful, "s reads no state"),
+    ],
+    ids=lambda item: item.definition.name if isinstance(item, type) else "",
+)
+def test_the_reason_is_given_in_the_names_of_the_author(cell, reason):
+    assert any(reason in state.reason for state in recurrence(cell).states), str(recurrence(cell))
+
+
+def test_products_are_told_apart_by_what_waits_for_them():
+    found = recurrence(LRU)
+    assert [str(s) for s in found.hoisted] == ["x_w_re = x @ w_re", "x_w_im = x @ w_im"]
+    assert (found.recurrent, [str(s) for s in found.trailing]) == ((), ["re_v = re @ v"])
+
+
+def test_a_cell_is_of_the_class_of_its_hardest_state():
+    found = recurrence(OneForAll)
+    assert [state.kind for state in found.states] == [LINEAR, DENSE]
+
+
+@pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
+def test_show_prints_the_class_and_why(cell):
+    found, programs = recurrence(cell), programs_of(cell)
+    shown = as_text(programs)
+    assert f"recurrence: {found.kind.value}, {found.levels_text}" in shown
+    assert all(state.reason in shown for state in found.states)
+    assert as_data(programs)["recurrence"]["class"] == found.kind.value
