@@ -43,6 +43,7 @@ from .abi import (
 from .build import Built, Library, SourceFiles, build, load
 from .cache import digest
 from .errors import ArgumentError, BuildError, CellgenError
+from .memory import empty
 from .threads import thread_count, threads_team
 
 Array: TypeAlias = np.ndarray
@@ -378,7 +379,7 @@ class TimeFunction(KernelFunction):
 
 def _empty(where: str, name: str, shape: tuple[int, ...], dtype: np.dtype[np.floating]) -> Array:
     try:
-        return np.empty(shape, dtype)
+        return empty(shape, dtype)
     except MemoryError as error:
         raise MemoryError(f"{where}: no memory for {name} of shape {shape}, {dtype}") from error
 

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parent.parent / "cellgen"
 LAYERS = (
     # the path that loads a built kernel: needs NumPy and cffi only
     {"errors"},
-    {"abi", "paths", "cache", "layout"},
+    {"abi", "paths", "cache", "layout", "memory"},
     {"build"},
     {"threads"},
     {"kernel"},
@@ -56,7 +56,17 @@ LAZY = {
 }
 """Function-local imports that are deliberate, and why. The command line's are all of that kind."""
 
-WITHOUT_SYMPY = ("abi", "paths", "cache", "build", "threads", "kernel", "goldens", "errors")
+WITHOUT_SYMPY = (
+    "abi",
+    "paths",
+    "cache",
+    "build",
+    "threads",
+    "kernel",
+    "memory",
+    "goldens",
+    "errors",
+)
 
 
 def modules() -> Iterator[tuple[str, Path]]:

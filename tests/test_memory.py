@@ -1,0 +1,100 @@
+"""The memory of large results: used again once free, never while anything refers to it."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import numpy as np
+import pytest
+
+from cellgen import memory
+from cellgen.memory import KEPT, LINE, SMALLEST, empty
+
+FLOAT = np.dtype(np.float32)
+SHAPE = (SMALLEST // 4, 2)
+
+
+@pytest.fixture(autouse=True)
+def _empty_shelf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_shelf", memory._Shelf())
+
+
+def test_a_free_block_is_used_again() -> None:
+    array = empty(SHAPE, FLOAT)
+    address = array.ctypes.data
+    assert array.shape == SHAPE
+    assert array.dtype == FLOAT
+    assert array.flags.c_contiguous
+    assert array.flags.writeable
+    assert array.flags.aligned
+    assert address % LINE == 0
+    del array
+    again = empty((SHAPE[1], SHAPE[0]), FLOAT)
+    assert again.ctypes.data == address
+    assert memory._shelf.bytes == 0
+
+
+@pytest.mark.parametrize(
+    "refer",
+    [
+        lambda array: array[3:5],
+        lambda array: array.T,
+        lambda array: array.reshape(-1)[7:],
+        lambda array: memoryview(array),
+        lambda array: np.frombuffer(array, np.float32),
+        lambda array: np.asarray(array[::2]).view(np.int32),
+    ],
+    ids=["rows", "transpose", "flat", "memoryview", "frombuffer", "bits"],
+)
+def test_whatever_refers_to_a_block_keeps_it(refer: object) -> None:
+    array = empty(SHAPE, FLOAT)
+    address = array.ctypes.data
+    assert callable(refer)
+    other = refer(array)
+    del array
+    gc.collect()
+    assert empty(SHAPE, FLOAT).ctypes.data != address
+    memory._shelf.blocks.clear()
+    del other
+    assert empty(SHAPE, FLOAT).ctypes.data == address
+
+
+def test_small_arrays_are_numpys_own() -> None:
+    array = empty((16, 4), FLOAT)
+    assert array.flags.owndata
+    del array
+    assert not memory._shelf.blocks
+
+
+def test_no_more_than_a_limit_waits() -> None:
+    size = KEPT // 4
+    arrays = [empty((size // 4 - count,), FLOAT) for count in range(6)]
+    kept = [array.nbytes for array in arrays]
+    while arrays:
+        del arrays[0]
+        assert memory._shelf.bytes <= KEPT
+    waiting = [len(blocks) for blocks in memory._shelf.blocks.values()]
+    assert sum(waiting) == 3
+    assert list(memory._shelf.blocks) == [bytes_ + LINE for bytes_ in kept[-3:]]
+    assert memory._shelf.bytes == sum(memory._shelf.blocks)
+
+
+def test_a_block_given_back_while_another_is_taken_is_freed() -> None:
+    array = empty(SHAPE, FLOAT)
+    with memory._shelf.lock:
+        del array
+        assert empty(SHAPE, FLOAT).shape == SHAPE
+    assert memory._shelf.bytes == 0
+
+
+def test_a_child_of_a_fork_starts_with_an_empty_shelf() -> None:
+    del_me = empty(SHAPE, FLOAT)
+    del del_me
+    assert memory._shelf.bytes
+    with memory._shelf.lock:
+        child = os.fork()
+        if child == 0:
+            free = memory._shelf.bytes == 0 and not memory._shelf.lock.locked()
+            os._exit(0 if free else 1)
+    assert os.waitpid(child, 0)[1] == 0
