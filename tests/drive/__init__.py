@@ -1,0 +1,161 @@
+"""Drive generated cells from C: write main.c from a cell's interface, compile, run.
+
+Input: an ``Interface`` and the folder of generated sources. Output: the text that the program
+prints; ``DriveError`` with what the compiler, a sanitizer or ``drive.h`` says where one complains.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellgen.abi import PRECISIONS, Argument, Function, Interface, axis_terms
+
+FOLDER = Path(__file__).parent
+TEAMS = (2, 3, 5)
+"""Threads of the teams that every function over time runs on, beside none: rows and units divide
+unevenly, and there are more threads than rows or blocks of units."""
+
+SHAPES = {
+    4: ((3, 4, 5, 7), (1, 1, 1, 1), (5, 7, 6, 33), (2, 3, 4, 17), (1, 5, 4, 40), (4, 1, 9, 64)),
+    3: ((4, 5, 7), (1, 1, 1), (7, 6, 33), (33, 20, 16)),
+}
+"""T, B, I, H of functions over time; B, I, H of one step: units within and beyond whole vectors."""
+EMPTY = {
+    4: ((0, 2, 3, 4), (2, 0, 3, 4), (3, 2, 0, 4), (3, 2, 4, 0), (0, 0, 0, 0)),
+    3: ((0, 3, 4), (2, 0, 4), (2, 3, 0), (0, 0, 0)),
+}
+"""No steps, no rows, no inputs, no units."""
+
+INTERPOSED = ("-DDRIVE_COUNT", "-Wl,--wrap=mmap,--wrap=pthread_create")
+"""Flags with which the program counts allocations."""
+
+
+class DriveError(Exception):
+    """A program that does not compile, crashes, or finds a mistake."""
+
+
+@dataclass(frozen=True)
+class Driver:
+    """One cell compiled with main.c; ``quick`` leaves out all but two shapes and one empty one."""
+
+    interface: Interface
+    flags: tuple[str, ...]
+    compiler: str = "cc"
+    quick: bool = False
+
+    def run(self, source: Path, include: Path, work: Path, **environment: str) -> str:
+        """Compile ``source`` with main.c in ``work`` and run it; return what it prints.
+
+        Raises DriveError.
+        """
+        (work / "main.c").write_text(main_text(self.interface, quick=self.quick))
+        name = self.interface.name
+        places = [f"-I{folder}" for folder in (FOLDER, source.parent, include)]
+        target = work / name
+        files = [str(work / "main.c"), str(source)]
+        command = [self.compiler, "-std=gnu11", *self.flags, *places, *files, "-o", str(target)]
+        _run([*command, "-lm", "-lpthread"], {}, f"{name}: cannot compile")
+        return _run([str(target)], environment, f"{name}: {' '.join(self.flags)}")
+
+
+def _run(command: Sequence[str], environment: dict[str, str], what: str) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **environment}
+    )
+    if done.returncode:
+        raise DriveError(f"{what}: exit {done.returncode}\n{done.stdout}{done.stderr}"[:3_000])
+    return done.stdout
+
+
+def main_text(interface: Interface, *, quick: bool = False) -> str:
+    """Write main.c: a table of members per function, and the shapes to drive it with."""
+    lines = ['#include "drive.h"', f'#include "{interface.name}.h"', ""]
+    calls = []
+    for function in interface.functions:
+        for suffix, c_type in PRECISIONS:
+            lines += _table(interface, function, suffix, c_type)
+            for shape in _shapes(function, quick):
+                sizes = f"(const int64_t[DRIVE_DIMS]){{{', '.join(map(str, shape))}}}"
+                calls.append(f"    drive(&{function.name}_{suffix}, {sizes}, teams);")
+    lines += ["int main(void)", "{"]
+    if interface.has_team:
+        create, destroy = interface.team_symbols
+        made = ", ".join(f"{create}({threads})" for threads in TEAMS)
+        lines += [f"    void *const teams[] = {{{made}, NULL}};", *calls]
+        lines += ["    for (int team = 0; teams[team]; ++team)", f"        {destroy}(teams[team]);"]
+    else:
+        lines += ["    void *const teams[] = {NULL};", *calls]
+    lines += ['    printf("%lld calls\\n", (long long)drive_calls);', "    return 0;", "}", ""]
+    return "\n".join(lines)
+
+
+def _shapes(function: Function, quick: bool) -> Iterator[tuple[int, ...]]:
+    """Sizes for the dimensions of a function, by name: a shape's letters are T, B, I, H."""
+    order = "TBIH" if "T" in function.dims else "BIH"
+    chosen, empty = SHAPES[len(order)], EMPTY[len(order)]
+    for shape in (*chosen[:3], *empty[:1]) if quick else (*chosen, *empty):
+        sizes = dict(zip(order, shape, strict=True))
+        yield tuple(sizes.get(name, 3) for name in function.dims)
+
+
+def _table(interface: Interface, function: Function, suffix: str, c_type: str) -> list[str]:
+    """Write the members of one struct of arguments, and calls that take sizes as an array."""
+    names = interface.symbols(function, suffix)
+    stem = f"{function.name}_{suffix}"
+    sizes = ", ".join(f"sizes[{place}]" for place in range(len(function.dims)))
+    members = list(_members(function))
+    lines = [
+        f"static int64_t {stem}_{name}_count(const int64_t *sizes)\n"
+        f"{{\n    (void)sizes;\n    return {_product(argument, function.dims)};\n}}"
+        for name, _, argument in members
+        if argument is not None and not argument.is_scalar
+    ]
+    lines.append(f"static const drive_member {stem}_members[] = {{")
+    for name, kind, argument in members:
+        counted = argument is not None and not argument.is_scalar
+        count = f"{stem}_{name}_count" if counted else "NULL"
+        value = argument.default if argument is not None and argument.is_scalar else 0.0
+        offset = f"offsetof({names.struct}, {name})"
+        lines.append(f'    {{"{name}", {kind}, {offset}, {count}, {value}}},')
+    lines += ["};", f"static int {stem}_call(const int64_t *sizes, const void *args)", "{"]
+    lines += [f"    return {names.call}({sizes}, (const {names.struct} *)args);", "}"]
+    workspace = "NULL"
+    if function.workspace:
+        workspace = f"{stem}_workspace"
+        lines += [f"static int64_t {workspace}(const int64_t *sizes)", "{"]
+        lines += [f"    return {names.workspace_size}({sizes});", "}"]
+    lines += [
+        f'static const drive_function {stem} = {{"{names.call}", sizeof({c_type}), '
+        f"sizeof({names.struct}), {stem}_call, {workspace}, {len(function.dims)}, "
+        f"{int(function.team)}, {len(members)}, {stem}_members}};",
+        "",
+    ]
+    return lines
+
+
+def _members(function: Function) -> Iterator[tuple[str, str, Argument | None]]:
+    for argument in function.struct_members:
+        kind = "SCALAR" if argument.is_scalar else "OPTIONAL" if argument.optional else "ARGUMENT"
+        yield argument.name, f"DRIVE_{kind}", argument
+    for result in function.results:
+        yield result.name, "DRIVE_SAVED" if result.saved else "DRIVE_RESULT", result
+    if function.workspace:
+        yield "workspace", "DRIVE_WORKSPACE", None
+        yield "workspace_bytes", "DRIVE_WORKSPACE_BYTES", None
+    if function.team:
+        yield "team", "DRIVE_TEAM", None
+
+
+def _product(argument: Argument, dims: tuple[str, ...]) -> str:
+    axes = []
+    for axis in argument.shape:
+        terms = [
+            f"{factor} * sizes[{dims.index(name)}]" if name else str(factor)
+            for factor, name in axis_terms(axis)
+        ]
+        axes.append(f"({' + '.join(terms)})")
+    return " * ".join(axes) or "1"
