@@ -35,6 +35,7 @@ class Declaration:
     role: Role
     dims: Shape
     default: float | None = None
+    gradient: bool = True
 
     def __post_init__(self) -> None:
         for dim in self.dims:
@@ -70,7 +71,9 @@ class Declaration:
     __lt__ = __le__ = __gt__ = __ge__ = _unnamed
 
 
-def _declaration(role: Role, dims: tuple[Expr | int, ...], minimum: int = 1) -> Declaration:
+def _declaration(
+    role: Role, dims: tuple[Expr | int, ...], minimum: int = 1, gradient: bool = True
+) -> Declaration:
     if len(dims) < minimum:
         raise DeclarationError(
             f"{role.value.capitalize()}() needs at least {minimum} axis length"
@@ -84,13 +87,16 @@ def _declaration(role: Role, dims: tuple[Expr | int, ...], minimum: int = 1) -> 
                 f"sums and integer multiples",
                 code="declaration.dims",
             )
-    return Declaration(role, tuple(sympify(dim) for dim in dims))
+    return Declaration(role, tuple(sympify(dim) for dim in dims), gradient=gradient)
 
 
 @located
-def Input(*dims: Expr | int) -> Declaration:  # noqa: N802 - reads as a declaration
-    """Declare a per-step input: ``Input(I)`` has shape (B, I) at every step."""
-    return _declaration(Role.INPUT, dims)
+def Input(*dims: Expr | int, gradient: bool = True) -> Declaration:  # noqa: N802 - a declaration
+    """Declare a per-step input: ``Input(I)`` has shape (B, I) at every step.
+
+    With ``gradient=False`` (a mask, an elapsed time) its gradient is not formed.
+    """
+    return _declaration(Role.INPUT, dims, gradient=gradient)
 
 
 @located
@@ -106,9 +112,12 @@ def Static(*dims: Expr | int) -> Declaration:  # noqa: N802
 
 
 @located
-def Weight(*dims: Expr | int) -> Declaration:  # noqa: N802
-    """Declare a weight shared by rows and steps: ``Weight(I, H)`` has shape (I, H)."""
-    return _declaration(Role.WEIGHT, dims)
+def Weight(*dims: Expr | int, gradient: bool = True) -> Declaration:  # noqa: N802
+    """Declare a weight shared by rows and steps: ``Weight(I, H)`` has shape (I, H).
+
+    With ``gradient=False`` (a mask, a fixed matrix) its gradient is not formed.
+    """
+    return _declaration(Role.WEIGHT, dims, gradient=gradient)
 
 
 @located
@@ -145,7 +154,8 @@ class Definition:
 
     ``outputs`` is what ``forward`` returns (the author's list, if ``states_outputs``, or every new
     state); ``gradients`` what ``backward`` returns, or None where the author left the choice to
-    ``derive``. ``is_partial`` marks what ``replaced`` makes: a parent, not yet a cell.
+    ``derive``; ``fixed`` are inputs and weights declared without gradient. ``is_partial`` marks
+    what ``replaced`` makes: a parent, not yet a cell.
     """
 
     name: str
@@ -161,9 +171,14 @@ class Definition:
     aliases: Mapping[str, str]
     states_outputs: bool = False
     is_partial: bool = False
+    fixed: tuple[Value, ...] = ()
 
     def with_role(self, *roles: Role) -> tuple[Value, ...]:
         return tuple(value for value in self.declared if value.role in roles)
+
+    def learning(self, *roles: Role) -> tuple[Value, ...]:
+        """Values of some roles whose gradients are formed."""
+        return tuple(value for value in self.with_role(*roles) if value not in self.fixed)
 
     @property
     def states(self) -> tuple[Value, ...]:
@@ -427,7 +442,8 @@ class _Draft:
         for value in parent.declared:
             dims = value.shape[1:] if value.is_batched else value.shape
             default = parent.defaults.get(str(value.name))
-            self.declarations[str(value.name)] = Declaration(value.role, dims, default)
+            learns = value not in parent.fixed
+            self.declarations[str(value.name)] = Declaration(value.role, dims, default, learns)
         for equation in parent.equations:
             self.equations[str(equation.target.name)] = equation.expression
         self.lines.update(parent.lines)
@@ -503,6 +519,7 @@ class _Draft:
             aliases={a: t for a, t in self.aliases.items() if t in bound},
             states_outputs=self.outputs is not None,
             is_partial=partial,
+            fixed=tuple(v for v in declared if not self.declarations[str(v.name)].gradient),
         )
 
     def _promote_aliases(self) -> None:

@@ -17,7 +17,14 @@ from cellgen.errors import DeclarationError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_LANGUAGE = {__name__, "cellgen.value", "cellgen.ops", "cellgen.cell", "types"}
+_LANGUAGE = {
+    __name__,
+    "cellgen.value",
+    "cellgen.ops",
+    "cellgen.cell",
+    "cellgen.regularise",
+    "types",
+}
 """Modules whose frames, with SymPy's, stand between the author's line and us."""
 
 

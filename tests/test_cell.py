@@ -837,6 +837,7 @@ CODES = {
     "declaration.outputs",
     "declaration.parents",
     "declaration.python",
+    "declaration.regulariser",
     "declaration.replaced",
     "declaration.scalar",
     "declaration.shape",

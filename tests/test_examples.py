@@ -15,7 +15,7 @@ import pytest
 import typer
 
 import cellgen
-from examples import digits, own_cell
+from examples import digits, own_cell, regularised
 
 ROOT = Path(__file__).parents[1]
 
@@ -192,3 +192,13 @@ def test_own_cell_prints_gradients_that_hold(capsys: pytest.CaptureFixture[str])
     assert ended.value.code == 0
     text = capsys.readouterr().out
     assert all(f"d_{name} " in text for name in ("x", "h_prev", "w_f", "b_f", "w_c", "b_c"))
+
+
+# --- a regularised cell -----------------------------------------------------------------------
+
+
+def test_a_regularised_run_learns_and_repeats_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        regularised.main()
+    assert ended.value.code == 0
+    assert "the same bits" in capsys.readouterr().out

@@ -19,7 +19,7 @@ LAYERS = (
     # the path that loads a built kernel: needs NumPy and cffi only
     {"errors"},
     {"abi", "paths", "cache", "layout", "memory"},
-    {"build"},
+    {"build", "masks"},
     {"threads"},
     {"kernel"},
     {"goldens"},
@@ -29,7 +29,7 @@ LAYERS = (
     {"ops"},
     {"notation"},
     {"cell", "program"},
-    {"derive", "simplify", "reference"},
+    {"derive", "simplify", "reference", "regularise"},
     {"functions", "printer", "picture"},
     {"schedule"},
     {"show"},
@@ -64,6 +64,7 @@ WITHOUT_SYMPY = (
     "threads",
     "kernel",
     "memory",
+    "masks",
     "goldens",
     "errors",
 )

@@ -120,6 +120,11 @@ def test_examples_of_the_language_are_cells(number):
     exec(compile(found[number], f"docs/language.md, example {number + 1}", "exec"), {})
 
 
+def test_the_example_of_the_regularisers_runs():
+    (found,) = blocks("python", (ROOT / "docs/regularisers.md").read_text(encoding="utf-8"))
+    exec(compile(found, "docs/regularisers.md", "exec"), {})
+
+
 def test_nothing_published_names_a_machine():
     published = [ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "CHANGELOG.md"]
     for path in [*published, ROOT / "CONTRIBUTING.md", ROOT / ".ci/run"]:

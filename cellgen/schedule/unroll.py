@@ -63,8 +63,8 @@ def unroll(definition: Definition) -> SequencePrograms:
     step = replace(forward_program(definition.with_outputs(results)), function="sequence_forward")
     forward = simplify(step, FORWARD)
     read = set(forward.arguments)
-    inputs = [v for v in definition.with_role(Role.INPUT) if v in read]
-    parameters = [v for v in definition.parameters if v in read]
+    inputs = [v for v in definition.learning(Role.INPUT) if v in read]
+    parameters = [v for v in definition.learning(Role.WEIGHT, Role.BIAS) if v in read]
     full, adjoints = adjoint(forward, results, (*inputs, *definition.states, *parameters))
     upstream = dict(zip(results, full.optional, strict=True))
     passed = [adjoints[state] for state in definition.states]
