@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 """Bumped whenever the meaning of a struct, a function or an error code changes; part of the cache
 key."""
 
@@ -23,6 +23,7 @@ ERROR_CODES = {
     1: "a required pointer is NULL",
     2: "a dimension is negative",
     3: "the workspace is missing or too small",
+    4: "a row has fewer than 0 or more than T steps",
 }
 """Return values of kernel functions, as ``generated/include/cellgen.h`` defines them."""
 
@@ -49,6 +50,11 @@ class Argument:
     @property
     def is_scalar(self) -> bool:
         return self.default is not None
+
+    @property
+    def over_time(self) -> bool:
+        """Whether it is (T, B, ...) at the caller's strides: steps and rows any distance apart."""
+        return self.shape[:1] == ("T",) and not self.saved
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,11 @@ def c_parameters(function: Function) -> str:
     return ", ".join(f"int64_t {c_dim(name)}" for name in function.dims)
 
 
+def size_parameters(function: Function) -> str:
+    """Spell the parameters of a workspace's size: dimensions, and options over time."""
+    return c_parameters(function) + (", const cellgen_options *options" if function.team else "")
+
+
 def struct_lines(function: Function, c_type: str) -> Iterator[tuple[str, str]]:
     """Yield (declaration, comment) of each struct member, in order."""
     for argument in function.struct_members:
@@ -151,7 +162,17 @@ def struct_lines(function: Function, c_type: str) -> Iterator[tuple[str, str]]:
         yield "int64_t workspace_bytes;", "at least ..._workspace_size(...)"
     if function.team:
         yield "void *team;", "a cellgen_team, NULL: the caller alone"
+        yield "const cellgen_options *options;", "which steps count; NULL: all of them"
 
+
+OPTIONS = ("lengths", "mask", "reset", "strides", "reverse", "hold", "last", "window", "consume")
+"""Members of ``cellgen_options`` in generated/include/cellgen.h, in order."""
+
+OPTIONS_CDEF = (
+    "typedef struct { const int64_t *lengths; const unsigned char *mask; "
+    "const unsigned char *reset; const int64_t *strides; int64_t reverse; int64_t hold; "
+    "int64_t last; int64_t window; int64_t consume; } cellgen_options;"
+)
 
 WORKSPACE_ALIGNMENT = 64
 """Bytes; one cache line and one AVX-512 register."""
@@ -159,7 +180,7 @@ WORKSPACE_ALIGNMENT = 64
 
 def cdef(interface: Interface) -> str:
     """The declarations that cffi needs, made from the same table as the C header."""
-    lines = []
+    lines = [OPTIONS_CDEF] if interface.has_team else []
     for suffix, c_type in PRECISIONS:
         for function in interface.functions:
             names = interface.symbols(function, suffix)
@@ -168,7 +189,7 @@ def cdef(interface: Interface) -> str:
             lines.append(f"typedef struct {{ {members} }} {names.struct};")
             lines.append(f"int {names.call}({parameters}, const {names.struct} *args);")
             if function.workspace:
-                lines.append(f"int64_t {names.workspace_size}({parameters});")
+                lines.append(f"int64_t {names.workspace_size}({size_parameters(function)});")
     if interface.has_team:
         create, destroy = interface.team_symbols
         lines += [f"void *{create}(int threads);", f"void {destroy}(void *team);"]

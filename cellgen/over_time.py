@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cellgen.call_over_time import NONE, Options
 from cellgen.cell import Definition
 from cellgen.derive import forward
 from cellgen.kernel import Kernel
@@ -34,9 +35,12 @@ class Sequence:
 
 
 def run_steps(
-    definition: Definition, arguments: Mapping[str, Array], sizes: Mapping[str, int]
+    definition: Definition,
+    arguments: Mapping[str, Array],
+    sizes: Mapping[str, int],
+    options: Options = NONE,
 ) -> Sequence:
-    """Interpret the equations for ``sizes["T"]`` steps.
+    """Interpret the equations for ``sizes["T"]`` steps, those of each row that count.
 
     Inputs are (T, B, ...), states the initial ones, scalars the defaults unless given.
     """
@@ -46,15 +50,42 @@ def run_steps(
     inputs = {str(v.name) for v in definition.with_role(Role.INPUT)}
     collected: dict[str, list[Array]] = {str(v.name): [] for v in definition.outputs}
     state = {name: arguments[name] for name in following}
-    for t in range(sizes["T"]):
-        now = {n: a[t] if n in inputs else a for n, a in arguments.items() if n not in state}
+    states_after = {str(new.name): name for name, new in following.items()}
+    started = np.zeros(sizes["B"], bool)
+    for t in range(sizes["T"])[:: -1 if options.reverse else 1]:
+        inside, counts, fresh = _flags_at(options, t, sizes["B"])
+        state = {name: _where(fresh, 0 * a, a) for name, a in state.items()}
+        now = {n: a for n, a in arguments.items() if n not in state}
+        now |= {n: _where(counts, now[n][t], np.zeros_like(now[n][t])) for n in inputs & now.keys()}
         values = interpret(step, {**definition.defaults, **now, **state}, sizes)
+        held = inside & ~counts & started & (not options.zero_output_for_mask)
+        started |= counts
         for name, steps in collected.items():
-            steps.append(values[name])
-        state = {name: values[str(new.name)] for name, new in following.items()}
-    outputs = {name: np.array(steps) for name, steps in collected.items()}
+            kept = state[states_after[name]] if name in states_after else 0 * values[name]
+            steps.append(_where(counts, values[name], _where(held, kept, 0 * kept)))
+        state = {
+            name: _where(counts, values[str(new.name)], state[name])
+            for name, new in following.items()
+        }
+    outputs = {name: _in_order(steps, options) for name, steps in collected.items()}
     last = {f"{new.name}_last": state[name] for name, new in following.items()}
     return Sequence(outputs, last)
+
+
+def _flags_at(options: Options, t: int, rows: int) -> tuple[Array, Array, Array]:
+    """Which rows are within their lengths, which count, and which start from zero."""
+    inside = np.ones(rows, bool) if options.lengths is None else t < np.asarray(options.lengths)
+    counts = inside if options.mask is None else inside & np.asarray(options.mask)[t]
+    fresh = counts & (False if options.reset is None else np.asarray(options.reset)[t])
+    return inside, counts, fresh
+
+
+def _where(rows: Array, one: Array, other: Array) -> Array:
+    return np.where(rows.reshape(-1, *(1,) * (np.ndim(one) - 1)), one, other)
+
+
+def _in_order(steps: list[Array], options: Options) -> Array:
+    return np.array(steps[::-1] if options.reverse else steps)
 
 
 def forward_errors(

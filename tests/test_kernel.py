@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cellgen import arguments as checks
+from cellgen import call
 from cellgen import kernel as kernel_module
 from cellgen.abi import Argument, Function, Interface, cdef
 from cellgen.build import SourceFiles
@@ -208,7 +210,7 @@ def test_a_missing_argument_is_named(toy: Kernel) -> None:
 @pytest.mark.parametrize("value", [[[1.0]], 1.0, "x", np.float32(1), memoryview(b"1234")])
 def test_what_is_no_array_is_refused(toy: Kernel, value: object) -> None:
     text = refused(toy, **{**arguments(), "x": value})
-    has(text, f"x is a {kernel_module._type_name(value)}", "numpy.ndarray", "np.ascontiguousarray")
+    has(text, f"x is a {checks.type_name(value)}", "numpy.ndarray", "np.ascontiguousarray")
 
 
 def test_things_that_look_like_arrays_are_refused(toy: Kernel) -> None:
@@ -401,14 +403,14 @@ def test_threads_that_call_at_once_get_the_same_bits(toy: Kernel) -> None:
 def test_workspace_is_kept_per_thread_up_to_a_bound(
     toy: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel_module, "_per_thread", kernel_module._PerThread())
-    kept = kernel_module._per_thread
+    monkeypatch.setattr(call, "_per_thread", call._PerThread())
+    kept = call._per_thread
     toy.forward(**arguments())
     first = kept.memory
     assert first.bytes >= B * H * 8
     toy.forward(**arguments(np.float32))
     assert kept.memory is first
-    monkeypatch.setattr(kernel_module, "KEPT_WORKSPACE", first.bytes)
+    monkeypatch.setattr(call, "KEPT_WORKSPACE", first.bytes)
     toy.forward(**arguments(np.float64, 2 * B))
     assert kept.memory is first
 
@@ -482,10 +484,10 @@ def test_dimensions_come_from_sums_and_multiples_too() -> None:
     )
     run = Kernel(Interface("small", "0" * 12, (function,)), TOY).run
     items = [
-        kernel_module._Item(item, np.zeros(shape), item.name)
+        checks.Item(item, np.zeros(shape), item.name)
         for item, shape in zip(function.arguments, [(9, 1), (6,)], strict=True)
     ]
-    assert kernel_module._infer_dims("small.run", items)[0] == {"C": 2, "A": 5}
+    assert checks._infer_dims("small.run", items)[0] == {"C": 2, "A": 5}
     with pytest.raises(
         ArgumentError, match=r"v has shape \(7,\).*no length >= 0 makes 3\*C equal 7"
     ):
@@ -529,7 +531,7 @@ def test_a_call_without_any_array_is_refused() -> None:
 
 
 def test_kept_plans_are_bounded(toy: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_module, "KEPT_PLANS", 4)
+    monkeypatch.setattr(call, "KEPT_PLANS", 4)
     for rows in range(10):
         toy.forward(**arguments(np.float64, rows))
     assert len(toy.forward._plans) <= 4

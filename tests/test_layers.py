@@ -20,7 +20,10 @@ LAYERS = (
     {"errors"},
     {"abi", "paths", "cache", "layout", "memory"},
     {"build", "masks"},
-    {"threads"},
+    {"threads", "results"},
+    {"arguments"},
+    {"call"},
+    {"call_over_time"},
     {"kernel"},
     {"goldens"},
     # the compiler
@@ -58,15 +61,19 @@ LAZY = {
 
 WITHOUT_SYMPY = (
     "abi",
-    "paths",
-    "cache",
+    "arguments",
     "build",
-    "threads",
-    "kernel",
-    "memory",
-    "masks",
-    "goldens",
+    "cache",
+    "call",
+    "call_over_time",
     "errors",
+    "goldens",
+    "kernel",
+    "masks",
+    "memory",
+    "paths",
+    "results",
+    "threads",
 )
 
 

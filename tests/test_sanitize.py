@@ -31,14 +31,14 @@ MISTAKES = {
     ),
     "a workspace that is too small": (
         FAST,
-        "    return 64\n         + CELLGEN_BYTES(",
-        "    return -64\n         + CELLGEN_BYTES(",
+        "    return 64 + CELLGEN_NAME(",
+        "    return -64 + CELLGEN_NAME(",
         r"exit -\d+",  # a signal
     ),
     "a result that is not written": (
         FAST,
-        "    for (int64_t row = row_begin; row < row_end && share == 0; ++row) {",
-        "    for (int64_t row = row_begin; row < row_end - 1 && share == 0; ++row) {",
+        "    for (int64_t row = own_begin; row < own_end; ++row) {",
+        "    for (int64_t row = own_begin; row < own_end - 1; ++row) {",
         r"elman_sequence_forward_f32\(3, 4, 5, 7\): h_last\[21\] is NaN",
     ),
     "a workspace that is not measured": (

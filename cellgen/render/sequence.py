@@ -22,7 +22,7 @@ from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
 from cellgen.schedule.plan import Line, View
 from cellgen.schedule.sequence import Part, SequenceSchedule, Storage
 from cellgen.schedule.unroll import StateLink
-from cellgen.value import Value
+from cellgen.value import Role, Value
 
 WINDOW_ROWS = 192
 """Rows of one window of hoisted products: enough for full tiles, few enough to stay in cache."""
@@ -66,12 +66,16 @@ class RunContext:
 
 @dataclass(frozen=True)
 class StageContext:
-    """One stage as a C function; ``split`` says how threads share it: rows, units or one."""
+    """One stage as a C function; ``split`` says how threads share it: rows, units or one.
+
+    ``ahead`` declares the operand of a product that can be formed for a window of steps.
+    """
 
     name: str
     kind: str
     comment: str
     prelude: list[str]
+    ahead: list[str]
     units: str
     slots: int
     widest: int
@@ -84,11 +88,43 @@ class StageContext:
 
 @dataclass(frozen=True)
 class MemoryContext:
-    """One array of the workspace: its name, element count and purpose."""
+    """One array of the workspace: its name, element count, purpose, type, and when it is needed."""
 
     name: str
     count: str
     note: str
+    kind: str = "real"
+    when: str = "1"
+
+
+@dataclass(frozen=True)
+class SeriesContext:
+    """One array over time, (T, B, width) at the caller's strides.
+
+    ``staged``: steps read a copy where some do not count; ``across``: the deferred part reads it
+    over many steps; ``delivered``: the deferred part writes it. Its two strides are at ``place`` of
+    all, if it has any (saved arrays lie in the order of computation without gaps). An output
+    ``is_zeroed`` where a step does not count, unless it is a state.
+    """
+
+    name: str
+    width: str
+    place: int
+    has_strides: bool
+    is_output: bool
+    is_zeroed: bool
+    staged: bool
+    across: bool
+    delivered: bool
+
+
+@dataclass(frozen=True)
+class KeptContext:
+    """One adjoint that is kept at every step, and the saved array that it may overwrite."""
+
+    name: str
+    width: str
+    consumed: str
 
 
 @dataclass(frozen=True)
@@ -104,16 +140,23 @@ class PartContext:
 
 @dataclass(frozen=True)
 class LinkContext:
-    """What the drivers do for one state."""
+    """What the drivers do for one state, ``name`` after a step and ``previous`` before it.
 
+    ``over_time`` is where a step's new value lies, ``series`` all of them (None: not kept),
+    ``is_output`` whether the caller sees it; ``now`` and ``across``: a step, or the deferred part,
+    reads the state before. ``upstream`` is the gradient of the output, if it is one.
+    """
+
+    name: str
+    previous: str
+    passed: str
     width: str
-    initial: str
-    last: str
     over_time: str
-    is_double: bool
-    gradient: str
-    gradient_last: str
-    carry: str
+    series: str | None
+    is_output: bool
+    now: bool
+    across: bool
+    upstream: str
 
 
 @dataclass(frozen=True)
@@ -129,6 +172,9 @@ class SequenceContext:
     zeros: str
     parts: list[PartContext]
     links: list[LinkContext]
+    series: list[SeriesContext]
+    flag_strides: int
+    kept: list[KeptContext]
     totals: list[tuple[str, str]]
     reads_previous: bool
     chunk_rows: int
@@ -162,12 +208,18 @@ class _Function:
         definition = self.schedule.programs.definition
         parts = [self._part(name) for name in self.part_names]
         links = [self._link(link) for link in self.schedule.programs.links]
+        series = self._series()
+        outputs = {str(value.name) for value in self.schedule.programs.outputs}
         required = [
             a.name
             for a in (*self.signature.struct_members, *self.signature.results)
-            if not a.is_scalar and not a.optional and not (a.saved and a in self.signature.results)
+            if not a.is_scalar
+            and not a.optional
+            and not (a.saved and a in self.signature.results)
+            and not (a in self.signature.results and a.name in outputs)
         ]
         zeros = self._zeros()
+        self._add_tables()
         return SequenceContext(
             stem=f"{definition.name}_{self.signature.name}",
             text=self.signature.text,
@@ -178,11 +230,99 @@ class _Function:
             zeros=zeros,
             parts=parts,
             links=links,
+            series=series,
+            flag_strides=sum(2 for item in series if item.has_strides),
+            kept=self._kept() if self.is_backward else [],
             totals=self._totals(),
             reads_previous=self._reads_previous(),
             chunk_rows=self._chunk_rows(),
             window_rows=WINDOW_ROWS,
         )
+
+    def _series(self) -> list[SeriesContext]:
+        """Every array over time of the call, and the memory that some options need for it."""
+        programs = self.schedule.programs
+        outputs = {str(value.name) for value in programs.outputs}
+        inputs = {str(v.name) for v in programs.definition.with_role(Role.INPUT)}
+        states = {str(link.next.name) for link in programs.links}
+        first: Part = getattr(self.schedule, self.part_names[0])
+        across = self._read_across() if self.is_backward else set()
+        found: list[SeriesContext] = []
+        members = [*self.signature.struct_members, *self.signature.results]
+        timed = [a for a in members if a.shape[:1] == ("T",) and not a.saved]
+        for place, item in enumerate(timed):
+            width = c_mul(" * ".join(c_mul(c_axis_text(axis)) for axis in item.shape[2:]))
+            staged = item.name in inputs and _reads(first, item.name)
+            context = SeriesContext(
+                name=item.name,
+                width=width,
+                place=2 * place,
+                has_strides=True,
+                is_output=item.name in outputs and not self.is_backward,
+                is_zeroed=item.name in outputs - states and not self.is_backward,
+                staged=staged,
+                across=item.name in across,
+                delivered=self.is_backward and item in self.signature.results,
+            )
+            found.append(context)
+            self._add_series_memory(context)
+        for link in programs.links if self.is_backward else ():
+            if link.next in programs.saved:
+                width = c_mul(_row_length(link.next))
+                found.append(
+                    SeriesContext(
+                        name=str(link.next.name),
+                        width=width,
+                        place=0,
+                        has_strides=False,
+                        is_output=False,
+                        is_zeroed=False,
+                        staged=False,
+                        across=False,
+                        delivered=False,
+                    )
+                )
+        return found
+
+    def _add_series_memory(self, item: SeriesContext) -> None:
+        name, width = item.name, item.width
+        if item.staged:
+            self.add_memory(f"stage_{name}", f"nB * {width}", "of one step, zeros", when="tables")
+        if item.is_output:
+            self.add_memory(f"only_{name}", f"nB * {width}", "of the last step", when="last")
+        if item.across or item.delivered:
+            self.add_memory(
+                f"rows_{name}", f"chunk_rows * {width}", "rows of many steps", when="gathered"
+            )
+
+    def _read_across(self) -> set[str]:
+        """Names of the arrays over time that the deferred part reads."""
+        deferred = self.schedule.deferred
+        return {
+            str(buffer.value.name)
+            for buffer, place in deferred.storage.items()
+            if place is Storage.TIME and buffer.kind is not Kind.RESULT
+        }
+
+    def _kept(self) -> list[KeptContext]:
+        consumed = self.schedule.consumed
+        return [
+            KeptContext(
+                str(value.name),
+                c_mul(_row_length(value)),
+                str(consumed[value].name) if value in consumed else "",
+            )
+            for value in self.schedule.programs.kept
+        ]
+
+    def _add_tables(self) -> None:
+        """What says which steps count; see ``cellgen_fill_tables``."""
+        kind = "unsigned char"
+        self.add_memory("counts", "nT * nB", "which steps count", kind=kind, when="tables")
+        self.add_memory("fresh", "nT * nB", "which start from zero", kind=kind, when="tables")
+        if self.is_backward:
+            note = "the step whose state each starts from"
+            self.add_memory("before", "nT * nB", note, kind="int32_t", when="tables")
 
     @property
     def is_backward(self) -> bool:
@@ -204,6 +344,11 @@ class _Function:
             if place is Storage.TOTAL
         ]
 
+    def has_strides(self, buffer: Buffer) -> bool:
+        """Whether the caller says how far the steps and rows of an array over time are apart."""
+        members = (*self.signature.struct_members, *self.signature.results)
+        return any(a.name == buffer.name and not a.saved for a in members)
+
     def _reads_previous(self) -> bool:
         return Storage.PREVIOUS in self.schedule.deferred.storage.values()
 
@@ -213,8 +358,10 @@ class _Function:
         constant = (b.value for b, place in storage if place is Storage.CONSTANT)
         return 1 if any(value.is_batched for value in constant) else CHUNK_ROWS
 
-    def add_memory(self, name: str, count: str, note: str) -> str:
-        self.memory.setdefault(name, MemoryContext(name, count, note))
+    def add_memory(
+        self, name: str, count: str, note: str, *, kind: str = "real", when: str = "1"
+    ) -> str:
+        self.memory.setdefault(name, MemoryContext(name, count, note, kind, when))
         return f"memory->{name}"
 
     def _part(self, name: str) -> PartContext:
@@ -225,25 +372,36 @@ class _Function:
 
     def _link(self, link: StateLink) -> LinkContext:
         programs = self.schedule.programs
-        name, width = str(link.next.name), _row_length(link.next)
-        over_time = f"args->{name}"
-        is_double = False
-        if link.next not in programs.outputs and not self.is_backward:
-            over_time, is_double = self.state_pair(link.next), True
-        carry = ""
+        name, width = str(link.next.name), c_mul(_row_length(link.next))
+        previous = str(link.previous.name)
+        is_output = link.next in programs.outputs
+        kept = is_output or (self.is_backward and link.next in programs.saved)
+        over_time = ""
+        if not self.is_backward and not is_output:
+            over_time = f"{self.state_pair(link.next)} + step % 2 * nB * {width}"
+        now, across = not self.is_backward, False
         if self.is_backward:
-            carry = self.add_memory(
-                f"{link.passed.name}_pair", f"2 * nB * {c_mul(width)}", "gradient between two steps"
-            )
+            note = "gradient between two steps"
+            self.add_memory(f"{link.passed.name}_pair", f"2 * nB * {width}", note)
+            now = link.previous in self.schedule.programs.reverse.arguments
+            across = link.previous in self.schedule.programs.deferred.arguments
+        if now:
+            note = "state before a step"
+            self.add_memory(f"now_{previous}", f"nB * {width}", note, when="guarded")
+        if across:
+            note = "states before many steps"
+            self.add_memory(f"rows_{previous}", f"chunk_rows * {width}", note, when="gathered")
         return LinkContext(
+            name=name,
+            previous=previous,
+            passed=str(link.passed.name),
             width=width,
-            initial=f"args->{link.previous.name}",
-            last=f"args->{name}_last",
             over_time=over_time,
-            is_double=is_double,
-            gradient=f"args->{link.passed.name}",
-            gradient_last=f"args->d_{name}_last",
-            carry=carry,
+            series=f"series_{name}" if kept else None,
+            is_output=is_output,
+            now=now,
+            across=across,
+            upstream=str(programs.upstream[link.next].name) if is_output else "",
         )
 
     def state_pair(self, state: Value) -> str:
@@ -251,6 +409,12 @@ class _Function:
         return self.add_memory(
             f"{state.name}_pair", f"2 * nB * {c_mul(_row_length(state))}", "state, two steps"
         )
+
+
+def _reads(part: Part, name: str) -> bool:
+    return any(
+        str(buffer.value.name) == name and buffer.kind is not Kind.RESULT for buffer in part.storage
+    )
 
 
 def _row_length(value: Value) -> str:
@@ -309,18 +473,57 @@ class _PartWriter(LoopWriter):
         name, const = self.rows[buffer], "" if written else "const "
         if buffer.kind is Kind.SCALAR:
             return [f"const real {buffer.name} = memory->args->{buffer.name};"]
-        if buffer.kind is Kind.OPTIONAL:
-            return self._optional(buffer, f"memory->args->{buffer.name}")
+        if self.is_series(buffer):
+            return self._over_time(buffer, const=not written)
+        if storage is Storage.PREVIOUS:
+            return self._previous(buffer)
         if storage is Storage.CARRY_IN:
             return self._carry_in(buffer)
         return [f"{const}real *{name} = {self._place(buffer, storage)};"]
 
-    def _optional(self, buffer: Buffer, base: str) -> list[str]:
-        name, stride = self.rows[buffer], self.strides[buffer]
+    def _over_time(self, buffer: Buffer, *, const: bool) -> list[str]:
+        """Declare the rows of an array over time in the current step, and their distance."""
+        name, stride, series = self.rows[buffer], self.strides[buffer], self._series(buffer)
+        rows, row = f"{series}.rows + step * {series}.step", f"{series}.row"
+        if buffer.kind is Kind.OPTIONAL:
+            rows = f"{series}.rows ? {rows} : memory->zeros"
+            row = f"{series}.rows ? {row} : 0"
         return [
-            f"const real *{name} = {base} ? {self._step(base, buffer)} : memory->zeros;",
-            f"const int64_t {stride} = {base} ? {self._width(buffer)} : 0;",
+            f"{'const ' if const else ''}real *{name} = {rows};",
+            f"const int64_t {stride} = {row};",
         ]
+
+    def _series(self, buffer: Buffer) -> str:
+        """The array as this part finds it: for steps, or for rows of many steps."""
+        if self.name == "deferred":
+            return f"memory->across_{buffer.name}"
+        staged = buffer.kind is Kind.ARGUMENT and buffer.value.role is Role.INPUT
+        return f"memory->{'step' if staged else 'series'}_{buffer.name}"
+
+    def _previous(self, buffer: Buffer) -> list[str]:
+        """Declare the rows of a state before the current step, and their distance."""
+        link = next(k for k in self.schedule.programs.links if k.previous == buffer.value)
+        name, stride, width = self.rows[buffer], self.strides[buffer], self._width(buffer)
+        gathered = "rows" if self.name == "deferred" else "now"
+        copy = f"memory->{gathered}_{buffer.name}"
+        condition = "memory->gather" if self.name == "deferred" else "memory->guarded"
+        before, row = self._state_before(link.next, width)
+        return [
+            f"const real *{name} = {condition} ? {copy}",
+            f"    : step == 0 ? memory->args->{buffer.name} : {before};",
+            f"const int64_t {stride} = {condition} || step == 0 ? {width} : {row};",
+        ]
+
+    def _state_before(self, value: Value, width: str) -> tuple[str, str]:
+        """Where the state after the step before lies, and the distance of its rows."""
+        programs = self.schedule.programs
+        if value in programs.outputs:
+            series = f"memory->series_{value.name}"
+            row = f"{series}.row"
+            if self.name == "deferred":
+                row = f"(nB == 1 ? {series}.step : {series}.row)"
+            return f"{series}.rows + (step - 1) * {series}.step", row
+        return self._state(value, width, "(step - 1)"), width
 
     def _carry_in(self, buffer: Buffer) -> list[str]:
         link = next(k for k in self.schedule.programs.links if k.carry == buffer.value)
@@ -336,9 +539,6 @@ class _PartWriter(LoopWriter):
         base = f"memory->args->{buffer.name}"
         if storage is Storage.TIME:
             return self._time(buffer)
-        if storage is Storage.PREVIOUS:
-            link = next(k for k in self.schedule.programs.links if k.previous == buffer.value)
-            return f"step == 0 ? {base} : {self._state(link.next, buffer, 'step - 1')}"
         if storage is Storage.CARRY_OUT:
             pair = f"memory->{buffer.name}_pair"
             return f"step == 0 ? {base} : {pair} + step % 2 * nB * {self._width(buffer)}"
@@ -350,32 +550,39 @@ class _PartWriter(LoopWriter):
             )
         return base
 
+    def is_series(self, buffer: Buffer) -> bool:
+        """Whether a buffer is an array over time of the caller's, at the caller's strides."""
+        if self.part.storage[buffer] is not Storage.TIME or buffer.kind is Kind.SCALAR:
+            return False
+        return self.function.has_strides(buffer)
+
     def _time(self, buffer: Buffer) -> str:
-        """An array over time: an argument, a result, or the function's own."""
-        programs, value = self.schedule.programs, buffer.value
-        if self.name == "forward" and value not in programs.outputs and buffer.kind is Kind.RESULT:
-            return self._state(value, buffer, "step")
+        """An array over time of the function's own, or a saved one."""
+        programs, value, width = self.schedule.programs, buffer.value, self._width(buffer)
+        if self.name == "forward" and buffer.kind is Kind.RESULT:
+            return self._state(value, width, "step")
+        base = f"memory->args->{buffer.name}"
         if value in programs.kept:
             base = self.function.add_memory(
-                f"{value.name}_time", f"nT * nB * {self._width(buffer)}", "kept at every step"
+                f"{value.name}_time",
+                f"nT * nB * {width}",
+                "kept at every step",
+                when="!consume" if value in self.schedule.consumed else "1",
             )
-            return self._step(base, buffer)
-        return self._step(f"memory->args->{buffer.name}", buffer)
+        return f"{base} + step * nB * {width}"
 
-    def _state(self, value: Value, buffer: Buffer, step: str) -> str:
-        """A value over time that the caller may not have asked for."""
-        programs, width = self.schedule.programs, self._width(buffer)
-        inner = f"({step})" if " " in step else step
+    def _state(self, value: Value, width: str, step: str) -> str:
+        """A value over time that is no output: saved if the caller asks for that."""
         base = f"memory->args->{value.name}"
-        if value in programs.outputs:
-            return f"{base} + {inner} * nB * {width}"
-        if value in self.double:
-            own = f"{self.function.state_pair(value)} + {inner} % 2 * nB * {width}"
-        else:
+        if value in self.double and self.name == "forward":
+            own = f"{self.function.state_pair(value)} + {step} % 2 * nB * {width}"
+        elif self.name == "forward":
             own = self.function.add_memory(f"forward_{value.name}", f"nB * {width}", "of one step")
-        if value not in programs.saved:
+        else:
+            return f"{base} + {step} * nB * {width}"
+        if value not in self.schedule.programs.saved:
             return own
-        return f"{base} ? {base} + {inner} * nB * {width} : {own}"
+        return f"{base} ? {base} + {step} * nB * {width} : {own}"
 
     # --- stages ---
 
@@ -406,6 +613,7 @@ class _PartWriter(LoopWriter):
             kind="loop",
             comment="",
             prelude=self._preludes(_loaded(loop), _stored(loop)),
+            ahead=[],
             units=c_axis(loop.space[-1]),
             slots=0,
             widest=0,
@@ -422,8 +630,8 @@ class _PartWriter(LoopWriter):
         a, b, c = stage.a, stage.b, stage.target
         call = (
             f"cg_gemm_tn(units, {c_axis(columns)}, row_end - row_begin, "
-            f"{self.address(a)} + first, {c_axis(a.row_stride)}, {self.address(b)}, "
-            f"{c_axis(b.row_stride)}, {self.address(c)} + first * {c_factor(c.row_stride)}, "
+            f"{self.address(a)} + first, {self.stride(a)}, {self.address(b)}, "
+            f"{self.stride(b)}, {self.address(c)} + first * {c_factor(c.row_stride)}, "
             f"{c_axis(c.row_stride)}, 1)"
         )
         return StageContext(
@@ -431,6 +639,7 @@ class _PartWriter(LoopWriter):
             kind="product",
             comment=f"{c} += {a}.T @ {b}",
             prelude=self._preludes([a.buffer, b.buffer], [c.buffer]),
+            ahead=[],
             units=c_axis(rows),
             slots=0,
             widest=0,
@@ -446,9 +655,15 @@ class _PartWriter(LoopWriter):
 
     def row(self, view: View) -> str:
         buffer = view.buffer
-        strided = buffer.kind is Kind.OPTIONAL or self.part.storage[buffer] is Storage.CARRY_IN
-        stride = self.strides[buffer] if strided else c_factor(view.row_stride)
-        return f"{self.rows[buffer]} + row * {stride}{column_of(view)}"
+        return f"{self.rows[buffer]} + row * {self.stride(view)}{column_of(view)}"
+
+    def stride(self, view: View) -> str:
+        """Spell the distance of two rows."""
+        buffer = view.buffer
+        moving = self.part.storage[buffer] in (Storage.CARRY_IN, Storage.PREVIOUS)
+        if moving or self.is_series(buffer):
+            return self.strides[buffer]
+        return c_factor(view.row_stride)
 
     def begin_total(self, line: Line, pointer: str) -> list[str]:
         assert line.view is not None
@@ -486,6 +701,7 @@ class _PartWriter(LoopWriter):
             kind="group",
             comment="; ".join(_term_comment(group, term) for term in group.terms),
             prelude=self._preludes(reads, writes),
+            ahead=self._ahead(group),
             units=c_axis(group.units),
             slots=len(group.slots),
             widest=max(r.slots for r in runs),
@@ -524,7 +740,7 @@ class _PartWriter(LoopWriter):
             packs=packs,
             inner=inner,
             operand=self.address(term.operand),
-            stride=c_axis(term.operand.row_stride),
+            stride=self.stride(term.operand),
             panel=panel,
             slots=len(weights),
             first_slot=weights[0].slot,
@@ -537,6 +753,17 @@ class _PartWriter(LoopWriter):
         operand = group.terms[0].operand.buffer
         is_input = self.part.storage[operand] is Storage.TIME and operand.kind is Kind.ARGUMENT
         return self.name == "forward" and is_input and len(group.terms) > 1
+
+    def _ahead(self, group: Group) -> list[str]:
+        """Declare the first operand over a window of steps, whose rows lie evenly."""
+        if not self._can_hoist(group):
+            return []
+        buffer = group.terms[0].operand.buffer
+        series, stride = self._series(buffer), self.strides[buffer]
+        return [
+            f"const real *{self.rows[buffer]} = {series}.rows + step * {series}.step;",
+            f"const int64_t {stride} = nB == 1 ? {series}.step : {series}.row;",
+        ]
 
     def _hoisted(self, name: str, group: Group, run: RunContext) -> str:
         """Memory for the product of an input over a window of steps, in the layout of tiles."""

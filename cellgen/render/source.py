@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 
-from cellgen.abi import PRECISIONS, Interface, c_dim, struct_lines
+from cellgen.abi import PRECISIONS, Interface, c_parameters, size_parameters, struct_lines
 from cellgen.cell import Definition
 from cellgen.render.interface import interface_literal, make_interface, sequence_signatures
 from cellgen.render.sequence import SequenceContext, sequence_functions
@@ -93,6 +93,7 @@ class StructContext:
     call: str
     workspace_size: str
     parameters: str
+    size_parameters: str
     text: str
 
 
@@ -134,7 +135,8 @@ def _structs(interface: Interface) -> list[StructContext]:
                     struct=names.struct,
                     call=names.call,
                     workspace_size=names.workspace_size if function.workspace else "",
-                    parameters=", ".join(f"int64_t {c_dim(dim)}" for dim in function.dims),
+                    parameters=c_parameters(function),
+                    size_parameters=size_parameters(function),
                     text=function.text,
                 )
             )

@@ -68,11 +68,12 @@ typedef struct {
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
+    const cellgen_options *options; /* which steps count; NULL: all of them */
 } elman_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
 int elman_sequence_forward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const elman_sequence_forward_args_f32 *args);
-int64_t elman_sequence_forward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+int64_t elman_sequence_forward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 
 typedef struct {
     const float *x;              /* (T, B, I) */
@@ -90,11 +91,12 @@ typedef struct {
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
+    const cellgen_options *options; /* which steps count; NULL: all of them */
 } elman_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
 int elman_sequence_backward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const elman_sequence_backward_args_f32 *args);
-int64_t elman_sequence_backward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+int64_t elman_sequence_backward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 
 typedef struct {
     const double *x;             /* (B, I) */
@@ -150,11 +152,12 @@ typedef struct {
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
+    const cellgen_options *options; /* which steps count; NULL: all of them */
 } elman_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
 int elman_sequence_forward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const elman_sequence_forward_args_f64 *args);
-int64_t elman_sequence_forward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+int64_t elman_sequence_forward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 
 typedef struct {
     const double *x;             /* (T, B, I) */
@@ -172,11 +175,12 @@ typedef struct {
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
+    const cellgen_options *options; /* which steps count; NULL: all of them */
 } elman_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
 int elman_sequence_backward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const elman_sequence_backward_args_f64 *args);
-int64_t elman_sequence_backward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+int64_t elman_sequence_backward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *elman_team_create(int threads);

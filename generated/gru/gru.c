@@ -409,6 +409,11 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(gru_sequence_forward_args) *args;
     cellgen_team *team;
+    int guarded; /* some steps may not count, or start anew */
+    int gather;  /* rows of many steps are copied side by side before products over all of them */
+    int64_t window;
+    cg_series series_x, step_x;
+    cg_series series_h;
     real *forward_1_panel_1; /* packed weights */
     real *forward_1_panel_2; /* packed weights */
     real *forward_1_hoisted; /* products of a window of steps */
@@ -416,6 +421,11 @@ typedef struct {
     real *forward_r; /* of one step */
     real *forward_s; /* of one step */
     real *forward_n; /* of one step */
+    real *now_h_prev; /* state before a step */
+    real *stage_x; /* of one step, zeros */
+    real *only_h; /* of the last step */
+    unsigned char *counts; /* which steps count */
+    unsigned char *fresh; /* which start from zero */
     real *zeros;
 } CELLGEN_NAME(gru_sequence_forward_memory);
 
@@ -428,8 +438,11 @@ static void CELLGEN_NAME(gru_sequence_forward_forward_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->args->x + step * nB * nI;
-    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
+    const int64_t x_stride = memory->step_x.row;
+    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
+        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
+    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
     const real *b_z_rows = memory->args->b_z;
     const real *b_r_rows = memory->args->b_r;
     const real *b_n_rows = memory->args->b_n;
@@ -438,7 +451,8 @@ static void CELLGEN_NAME(gru_sequence_forward_forward_1)(
     real *r_rows = memory->args->r ? memory->args->r + step * nB * nH : memory->forward_r;
     real *s_rows = memory->args->s ? memory->args->s + step * nB * nH : memory->forward_s;
     real *n_rows = memory->args->n ? memory->args->n + step * nB * nH : memory->forward_n;
-    real *h_rows = memory->args->h + step * nB * nH;
+    real *h_rows = memory->series_h.rows + step * memory->series_h.step;
+    const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
@@ -474,9 +488,9 @@ static void CELLGEN_NAME(gru_sequence_forward_forward_1)(
                            memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
                            (size_t)(3 * width) * sizeof(real));
             else
-            cg_tile(rows, 3 * vectors, nI, x_rows + top * (nI), nI,
+            cg_tile(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
                     memory->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 3 * vectors, nH, h_prev_rows + top * (nH), nH,
+            cg_tile(rows, 3 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 3 * width, tile + 1 * width, slots * width, 1);
             /* z_bar = b_z + x_w_z_h_prev
              * r_bar = b_r + x_w_r_h_prev
@@ -487,7 +501,7 @@ static void CELLGEN_NAME(gru_sequence_forward_forward_1)(
              * n = tanh(n_bar)
              * h = h_prev * z + (1 - z) * n */
             for (int64_t row = top; row < top + rows; ++row) {
-                const real *h_prev_row = h_prev_rows + row * nH + first;
+                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
                 const real *b_z_row = b_z_rows + first;
                 const real *b_r_row = b_r_rows + first;
                 const real *b_n_row = b_n_rows + first;
@@ -500,7 +514,7 @@ static void CELLGEN_NAME(gru_sequence_forward_forward_1)(
                 real *r_row = r_rows + row * nH + first;
                 real *s_row = s_rows + row * nH + first;
                 real *n_row = n_rows + row * nH + first;
-                real *h_row = h_rows + row * nH + first;
+                real *h_row = h_rows + row * h_stride + first;
                 CELLGEN_VECTORIZE
                 for (int64_t unit = 0; unit < units; ++unit) {
                     const real h_prev = h_prev_row[unit];
@@ -538,15 +552,55 @@ static void CELLGEN_NAME(gru_sequence_forward_forward_1_hoist)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
+    const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
-        cg_tile(steps * nB, 3 * vectors, nI, x_rows, nI,
+        cg_tile(steps * nB, 3 * vectors, nI, x_rows, x_stride,
                 memory->forward_1_panel_1 + block * (nI) * 3 * width,
                 memory->forward_1_hoisted + block * memory->window_rows * 3 * width, 3 * width, 0);
+}
+
+static void CELLGEN_NAME(gru_sequence_forward_prepare)(
+    const CELLGEN_NAME(gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const int fresh = memory->fresh && memory->fresh[step * nB + row];
+        if (fresh || step == 0)
+            cg_copy_row(memory->now_h_prev + row * nH, fresh ? 0 : memory->args->h_prev + row * nH, nH);
+    }
+    if (memory->counts)
+        cg_collect(memory->stage_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
+}
+
+static void CELLGEN_NAME(gru_sequence_forward_settle)(
+    const CELLGEN_NAME(gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
+        const int counts = found == CELLGEN_COUNTS;
+        {
+            real *now = memory->now_h_prev + row * nH;
+            real *next = memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row;
+            if (counts)
+                cg_copy_row(now, next, nH);
+            else
+                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
+        }
+    }
 }
 
 static void CELLGEN_NAME(gru_sequence_forward_task)(int thread, int threads, void *context)
@@ -582,39 +636,73 @@ static void CELLGEN_NAME(gru_sequence_forward_task)(int thread, int threads, voi
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
+    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
     for (int64_t step = 0; step < nT; ++step) {
         if (memory->hoist && step % memory->window_steps == 0)
             CELLGEN_NAME(gru_sequence_forward_forward_1_hoist)(memory, step, share, shares);
+        if (memory->guarded) {
+            CELLGEN_NAME(gru_sequence_forward_prepare)(memory, step, own_begin, own_end);
+            if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        }
         CELLGEN_NAME(gru_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (memory->guarded) {
+            CELLGEN_NAME(gru_sequence_forward_settle)(memory, step, own_begin, own_end);
+            if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        }
 
     }
-    for (int64_t row = row_begin; row < row_end && share == 0; ++row) {
-        {
-            const real *from = nT > 0 ? args->h + (nT - 1) * nB * (nH) : args->h_prev;
-            memcpy(args->h_last + row * (nH), from + row * (nH), (size_t)(nH) * sizeof(real));
-        }
+    for (int64_t row = own_begin; row < own_end; ++row) {
+        const int64_t step = nT - 1; /* the last one */
+        cg_copy_row(args->h_last + row * nH,
+                    nT == 0           ? args->h_prev + row * nH
+                    : memory->guarded ? memory->now_h_prev + row * nH
+                                      : memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row,
+                    nH);
+        (void)step;
     }
 }
 
-int64_t CELLGEN_NAME(gru_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+/* Give every array its place from `address` on; tell how many bytes that takes. */
+static int64_t CELLGEN_NAME(gru_sequence_forward_place)(
+    CELLGEN_NAME(gru_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options, uintptr_t address)
 {
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
+    const int tables = options && (options->lengths || options->mask || options->reset);
+    const int last = options && options->last, consume = options && options->consume;
+    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
+    int64_t bytes = 0;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    return 64
-         + CELLGEN_BYTES(cg_panels_size(nI, 3, nH, CELLGEN_SLOT_VECTORS(3)))
-         + CELLGEN_BYTES(cg_panels_size(nH, 3, nH, CELLGEN_SLOT_VECTORS(3)))
-         + CELLGEN_BYTES(window_rows * cg_panels_size(1, 3, nH, CELLGEN_SLOT_VECTORS(3)))
-         + CELLGEN_BYTES(nB * nH)
-         + CELLGEN_BYTES(nB * nH)
-         + CELLGEN_BYTES(nB * nH)
-         + CELLGEN_BYTES(nB * nH);
+    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 3, nH, CELLGEN_SLOT_VECTORS(3)));
+    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nH, 3, nH, CELLGEN_SLOT_VECTORS(3)));
+    CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 3, nH, CELLGEN_SLOT_VECTORS(3)));
+    CELLGEN_PLACE(memory->forward_z, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_r, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_s, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_n, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
+    CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
+    CELLGEN_PLACE(memory->only_h, real, last, nB * nH);
+    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
+    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
+    CELLGEN_PLACE(memory->zeros, real, 1, 0);
+    return bytes;
+}
+
+int64_t CELLGEN_NAME(gru_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
+{
+    CELLGEN_NAME(gru_sequence_forward_memory) none;
+    return 64 + CELLGEN_NAME(gru_sequence_forward_place)(&none, nT, nB, nI, nH, options, 0);
 }
 
 int CELLGEN_NAME(gru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(gru_sequence_forward_args) *args)
 {
+    const cellgen_options *options = args->options;
+    const int64_t *strides = options ? options->strides : 0;
+    const int64_t reverse = options ? options->reverse : 0;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -628,44 +716,43 @@ int CELLGEN_NAME(gru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     if (!args->u_n) return CELLGEN_NULL_POINTER;
     if (!args->b_n) return CELLGEN_NULL_POINTER;
     if (!args->c_n) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
     if (!args->h_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(gru_sequence_forward_workspace_size)(nT, nB, nI, nH);
+    if (!args->h && !(options && options->last)) return CELLGEN_NULL_POINTER;
+    const int64_t needed = CELLGEN_NAME(gru_sequence_forward_workspace_size)(nT, nB, nI, nH, options);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
     CELLGEN_NAME(gru_sequence_forward_memory) here;
-    char *workspace = (char *)args->workspace;
+    CELLGEN_NAME(gru_sequence_forward_place)(&here, nT, nB, nI, nH, options, (uintptr_t)args->workspace);
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
-    here.chunk_rows = chunk_rows;
-    here.window_rows = window_rows;
-    here.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
+    here.chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    here.window_rows = cellgen_chunk_rows(nT, nB, 192);
+    here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
     here.team = (cellgen_team *)args->team;
+    here.guarded = cellgen_is_guarded(options);
+    here.window = options ? options->window : 0;
+    if (here.counts) {
+        const int bad = cellgen_fill_tables(options, strides ? strides + 4 : 0, nT, nB,
+                                            here.counts, here.fresh, 0);
+        if (bad) return bad;
+    }
+    int even = 1;
+    here.series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
+    here.step_x = here.counts ? cg_own(here.stage_x, nI) : here.series_x;
+    even = even && cg_is_even(here.series_x, nB);
+    here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
+    if (!args->h) here.series_h = cg_own(here.only_h, nH);
+    even = even && cg_is_even(here.series_h, nB);
+    here.gather = here.counts || !even;
     const int64_t threads = here.team ? cellgen_team_size(here.team) : 1;
     const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(nI, 3, nH, CELLGEN_SLOT_VECTORS(3)) + cg_panels_size(nH, 3, nH, CELLGEN_SLOT_VECTORS(3)));
     here.by_units = cellgen_split_units(nB, threads, weights);
-    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || here.by_units);
+    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && !here.counts && (even || nB == 1) && (threads == 1 || here.by_units);
     here.pack_late = nT == 1 && (threads == 1 || here.by_units);
-    here.forward_1_panel_1 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nI, 3, nH, CELLGEN_SLOT_VECTORS(3)));
-    here.forward_1_panel_2 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nH, 3, nH, CELLGEN_SLOT_VECTORS(3)));
-    here.forward_1_hoisted = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(window_rows * cg_panels_size(1, 3, nH, CELLGEN_SLOT_VECTORS(3)));
-    here.forward_z = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(nB * nH);
-    here.forward_r = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(nB * nH);
-    here.forward_s = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(nB * nH);
-    here.forward_n = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(nB * nH);
-    here.zeros = (real *)(void *)workspace;
+    for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(gru_sequence_forward_task), &here);
     return CELLGEN_OK;
 }
@@ -683,6 +770,13 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(gru_sequence_backward_args) *args;
     cellgen_team *team;
+    int guarded; /* some steps may not count, or start anew */
+    int gather;  /* rows of many steps are copied side by side before products over all of them */
+    int64_t window;
+    cg_series series_x, across_x;
+    cg_series series_h;
+    cg_series series_d_h;
+    cg_series series_d_x, across_d_x;
     real *reverse_d_h_in; /* of one step */
     real *d_n_bar_time; /* kept at every step */
     real *d_s_time; /* kept at every step */
@@ -695,6 +789,13 @@ typedef struct {
     real *deferred_8_panel_2; /* packed weights */
     real *deferred_8_panel_3; /* packed weights */
     real *d_h_prev_pair; /* gradient between two steps */
+    real *now_h_prev; /* state before a step */
+    real *rows_h_prev; /* states before many steps */
+    real *rows_x; /* rows of many steps */
+    real *rows_d_x; /* rows of many steps */
+    unsigned char *counts; /* which steps count */
+    unsigned char *fresh; /* which start from zero */
+    int32_t *before; /* the step whose state each starts from */
     real *zeros;
 } CELLGEN_NAME(gru_sequence_backward_memory);
 
@@ -707,12 +808,14 @@ static void CELLGEN_NAME(gru_sequence_backward_reverse_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_rows = memory->args->d_h ? memory->args->d_h + step * nB * nH : memory->zeros;
-    const int64_t d_h_stride = memory->args->d_h ? nH : 0;
+    const real *d_h_rows = memory->series_d_h.rows ? memory->series_d_h.rows + step * memory->series_d_h.step : memory->zeros;
+    const int64_t d_h_stride = memory->series_d_h.rows ? memory->series_d_h.row : 0;
     const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
         : memory->args->d_h_last ? memory->args->d_h_last : memory->zeros;
     const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
-    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
+        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
+    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
     const real *z_rows = memory->args->z + step * nB * nH;
     const real *r_rows = memory->args->r + step * nB * nH;
     const real *s_rows = memory->args->s + step * nB * nH;
@@ -736,7 +839,7 @@ static void CELLGEN_NAME(gru_sequence_backward_reverse_1)(
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_h_row = d_h_rows + row * d_h_stride + first;
         const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
-        const real *h_prev_row = h_prev_rows + row * nH + first;
+        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
         const real *z_row = z_rows + row * nH + first;
         const real *r_row = r_rows + row * nH + first;
         const real *s_row = s_rows + row * nH + first;
@@ -884,14 +987,16 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
+        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
+    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
     const real *d_s_rows = memory->d_s_time + step * nB * nH;
     real *d_u_n_rows = memory->args->d_u_n;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
     /* d_u_n += h_prev.T @ d_s */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, nH, d_s_rows, nH, d_u_n_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_s_rows, nH, d_u_n_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(gru_sequence_backward_deferred_3)(
@@ -903,14 +1008,15 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_3)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
+    const int64_t x_stride = memory->across_x.row;
     const real *d_n_bar_rows = memory->d_n_bar_time + step * nB * nH;
     real *d_w_n_rows = memory->args->d_w_n;
 
     const int64_t first = cellgen_share(nI, part, parts);
     const int64_t units = cellgen_share(nI, part + 1, parts) - first;
     /* d_w_n += x.T @ d_n_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, nI, d_n_bar_rows, nH, d_w_n_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_bar_rows, nH, d_w_n_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(gru_sequence_backward_deferred_4)(
@@ -922,14 +1028,16 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_4)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
+        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
+    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
     const real *d_r_bar_rows = memory->d_r_bar_time + step * nB * nH;
     real *d_u_r_rows = memory->args->d_u_r;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
     /* d_u_r += h_prev.T @ d_r_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, nH, d_r_bar_rows, nH, d_u_r_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_r_bar_rows, nH, d_u_r_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(gru_sequence_backward_deferred_5)(
@@ -941,14 +1049,15 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_5)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
+    const int64_t x_stride = memory->across_x.row;
     const real *d_r_bar_rows = memory->d_r_bar_time + step * nB * nH;
     real *d_w_r_rows = memory->args->d_w_r;
 
     const int64_t first = cellgen_share(nI, part, parts);
     const int64_t units = cellgen_share(nI, part + 1, parts) - first;
     /* d_w_r += x.T @ d_r_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, nI, d_r_bar_rows, nH, d_w_r_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_r_bar_rows, nH, d_w_r_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(gru_sequence_backward_deferred_6)(
@@ -960,14 +1069,16 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_6)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
+        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
+    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
     const real *d_z_bar_rows = memory->d_z_bar_time + step * nB * nH;
     real *d_u_z_rows = memory->args->d_u_z;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
     /* d_u_z += h_prev.T @ d_z_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, nH, d_z_bar_rows, nH, d_u_z_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_z_bar_rows, nH, d_u_z_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(gru_sequence_backward_deferred_7)(
@@ -979,14 +1090,15 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_7)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
+    const int64_t x_stride = memory->across_x.row;
     const real *d_z_bar_rows = memory->d_z_bar_time + step * nB * nH;
     real *d_w_z_rows = memory->args->d_w_z;
 
     const int64_t first = cellgen_share(nI, part, parts);
     const int64_t units = cellgen_share(nI, part + 1, parts) - first;
     /* d_w_z += x.T @ d_z_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, nI, d_z_bar_rows, nH, d_w_z_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_bar_rows, nH, d_w_z_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(gru_sequence_backward_deferred_8)(
@@ -1001,7 +1113,8 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_8)(
     const real *d_n_bar_rows = memory->d_n_bar_time + step * nB * nH;
     const real *d_r_bar_rows = memory->d_r_bar_time + step * nB * nH;
     const real *d_z_bar_rows = memory->d_z_bar_time + step * nB * nH;
-    real *d_x_rows = memory->args->d_x + step * nB * nI;
+    real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
+    const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nI + width - 1) / width;
@@ -1031,7 +1144,7 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_8)(
             /* d_x = slot 0 */
             for (int64_t row = top; row < top + rows; ++row) {
                 const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * nI + first;
+                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
                 CELLGEN_VECTORIZE
                 for (int64_t unit = 0; unit < units; ++unit) {
                     d_x_row_0[unit] = tile_0[unit];
@@ -1039,6 +1152,73 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_8)(
             }
         }
     }
+}
+
+static void CELLGEN_NAME(gru_sequence_backward_prepare)(
+    const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    cg_collect_before(memory->now_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
+}
+
+static void CELLGEN_NAME(gru_sequence_backward_settle)(
+    const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
+    const int cut = memory->window > 0 && step > 0 && step % memory->window == 0;
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
+        const int counts = found == CELLGEN_COUNTS;
+        const int stop = cut || (memory->fresh && memory->fresh[step * nB + row]);
+        {
+            real *passed = (step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH) + row * nH;
+            const real *last = memory->args->d_h_last;
+            const real *carry = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH + row * nH
+                                : last       ? last + row * nH
+                                             : 0;
+            if (stop || !counts) cg_copy_row(passed, stop ? 0 : carry, nH);
+            if (!stop && found == CELLGEN_HELD && memory->series_d_h.rows) {
+                const cg_series given = memory->series_d_h;
+                for (int64_t unit = 0; unit < nH; ++unit)
+                    passed[unit] += given.rows[step * given.step + row * given.row + unit];
+            }
+        }
+        if (!counts) cg_copy_row(memory->d_n_bar_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_s_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_r_bar_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_z_bar_time + (step * nB + row) * nH, 0, nH);
+    }
+}
+
+static void CELLGEN_NAME(gru_sequence_backward_collect)(
+    const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
+    cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
+}
+
+static void CELLGEN_NAME(gru_sequence_backward_deliver)(
+    const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
 }
 
 static void CELLGEN_NAME(gru_sequence_backward_task)(int thread, int threads, void *context)
@@ -1094,16 +1274,24 @@ static void CELLGEN_NAME(gru_sequence_backward_task)(int thread, int threads, vo
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
+    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
     for (int64_t step = nT - 1; step >= 0; --step) {
+        if (memory->guarded) {
+            CELLGEN_NAME(gru_sequence_backward_prepare)(memory, step, own_begin, own_end);
+            if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        }
         CELLGEN_NAME(gru_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(gru_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (memory->guarded || memory->window > 0) {
+            CELLGEN_NAME(gru_sequence_backward_settle)(memory, step, own_begin, own_end);
+            if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        }
 
     }
     if (nT == 0 && thread == 0) {
-        for (int64_t unit = 0; unit < nB * (nH); ++unit)
-            args->d_h_prev[unit] = args->d_h_last ? args->d_h_last[unit] : 0;
+        cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
     }
     cellgen_team_barrier(memory->team, thread);
 
@@ -1111,8 +1299,12 @@ static void CELLGEN_NAME(gru_sequence_backward_task)(int thread, int threads, vo
     for (int64_t step = 0, steps = 0; step < nT; step += steps) {
         const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
         steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0) steps = 1; /* the initial state stands in an array of its own */
+        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
         const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+        if (memory->gather) {
+            CELLGEN_NAME(gru_sequence_backward_collect)(memory, step, begin, end);
+            cellgen_team_barrier(memory->team, thread);
+        }
         CELLGEN_NAME(gru_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(gru_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
@@ -1132,34 +1324,57 @@ static void CELLGEN_NAME(gru_sequence_backward_task)(int thread, int threads, vo
         else
             CELLGEN_NAME(gru_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
         cellgen_team_barrier(memory->team, thread);
-        (void)begin, (void)end;
+        if (memory->gather) CELLGEN_NAME(gru_sequence_backward_deliver)(memory, step, begin, end);
     }
 }
 
-int64_t CELLGEN_NAME(gru_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+/* Give every array its place from `address` on; tell how many bytes that takes. */
+static int64_t CELLGEN_NAME(gru_sequence_backward_place)(
+    CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options, uintptr_t address)
 {
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
+    const int tables = options && (options->lengths || options->mask || options->reset);
+    const int last = options && options->last, consume = options && options->consume;
+    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
+    int64_t bytes = 0;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    return 64
-         + CELLGEN_BYTES(nB * nH)
-         + CELLGEN_BYTES(nT * nB * nH)
-         + CELLGEN_BYTES(nT * nB * nH)
-         + CELLGEN_BYTES(nT * nB * nH)
-         + CELLGEN_BYTES(nT * nB * nH)
-         + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
-         + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
-         + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
-         + CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
-         + CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
-         + CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
-         + CELLGEN_BYTES(2 * nB * nH)
-         + CELLGEN_BYTES(nH);
+    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->d_n_bar_time, real, !consume, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_s_time, real, !consume, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_r_bar_time, real, !consume, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_z_bar_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_2_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_2_panel_3, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_8_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_8_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_8_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
+    CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
+    CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
+    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
+    CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
+    CELLGEN_PLACE(memory->zeros, real, 1, nH);
+    return bytes;
+}
+
+int64_t CELLGEN_NAME(gru_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
+{
+    CELLGEN_NAME(gru_sequence_backward_memory) none;
+    return 64 + CELLGEN_NAME(gru_sequence_backward_place)(&none, nT, nB, nI, nH, options, 0);
 }
 
 int CELLGEN_NAME(gru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(gru_sequence_backward_args) *args)
 {
+    const cellgen_options *options = args->options;
+    const int64_t *strides = options ? options->strides : 0;
+    const int64_t reverse = options ? options->reverse : 0;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -1186,52 +1401,47 @@ int CELLGEN_NAME(gru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     if (!args->d_u_n) return CELLGEN_NULL_POINTER;
     if (!args->d_b_n) return CELLGEN_NULL_POINTER;
     if (!args->d_c_n) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(gru_sequence_backward_workspace_size)(nT, nB, nI, nH);
+    const int64_t needed = CELLGEN_NAME(gru_sequence_backward_workspace_size)(nT, nB, nI, nH, options);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
     CELLGEN_NAME(gru_sequence_backward_memory) here;
-    char *workspace = (char *)args->workspace;
+    CELLGEN_NAME(gru_sequence_backward_place)(&here, nT, nB, nI, nH, options, (uintptr_t)args->workspace);
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
-    here.chunk_rows = chunk_rows;
-    here.window_rows = window_rows;
-    here.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
+    here.chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    here.window_rows = cellgen_chunk_rows(nT, nB, 192);
+    here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
     here.team = (cellgen_team *)args->team;
+    here.guarded = cellgen_is_guarded(options);
+    here.window = options ? options->window : 0;
+    if (here.counts) {
+        const int bad = cellgen_fill_tables(options, strides ? strides + 8 : 0, nT, nB,
+                                            here.counts, here.fresh, here.before);
+        if (bad) return bad;
+    }
+    int even = 1;
+    here.series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
+    even = even && cg_is_even(here.series_x, nB);
+    here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
+    even = even && cg_is_even(here.series_h, nB);
+    here.series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
+    even = even && cg_is_even(here.series_d_h, nB);
+    here.series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 6 : 0, reverse);
+    even = even && cg_is_even(here.series_d_x, nB);
+    here.gather = here.counts || !even;
+    here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
+    here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
+    if (options && options->consume) here.d_n_bar_time = (real *)(uintptr_t)args->r;
+    if (options && options->consume) here.d_s_time = (real *)(uintptr_t)args->s;
+    if (options && options->consume) here.d_r_bar_time = (real *)(uintptr_t)args->n;
     const int64_t threads = here.team ? cellgen_team_size(here.team) : 1;
     const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     here.by_units = cellgen_split_units(nB, threads, weights);
-    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || here.by_units);
+    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && !here.counts && (even || nB == 1) && (threads == 1 || here.by_units);
     here.pack_late = nT == 1 && (threads == 1 || here.by_units);
-    here.reverse_d_h_in = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(nB * nH);
-    here.d_n_bar_time = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(nT * nB * nH);
-    here.d_s_time = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(nT * nB * nH);
-    here.d_r_bar_time = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(nT * nB * nH);
-    here.d_z_bar_time = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(nT * nB * nH);
-    here.reverse_2_panel_1 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    here.reverse_2_panel_2 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    here.reverse_2_panel_3 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    here.deferred_8_panel_1 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    here.deferred_8_panel_2 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    here.deferred_8_panel_3 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    here.d_h_prev_pair = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(2 * nB * nH);
-    here.zeros = (real *)(void *)workspace;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(gru_sequence_backward_task), &here);
     return CELLGEN_OK;

@@ -114,11 +114,12 @@ typedef struct {
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
+    const cellgen_options *options; /* which steps count; NULL: all of them */
 } gru_sequence_forward_args_f32;
 
 /* Compute all steps of a sequence. */
 int gru_sequence_forward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_sequence_forward_args_f32 *args);
-int64_t gru_sequence_forward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+int64_t gru_sequence_forward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 
 typedef struct {
     const float *x;              /* (T, B, I) */
@@ -151,11 +152,12 @@ typedef struct {
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
+    const cellgen_options *options; /* which steps count; NULL: all of them */
 } gru_sequence_backward_args_f32;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
 int gru_sequence_backward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_sequence_backward_args_f32 *args);
-int64_t gru_sequence_backward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+int64_t gru_sequence_backward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 
 typedef struct {
     const double *x;             /* (B, I) */
@@ -251,11 +253,12 @@ typedef struct {
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
+    const cellgen_options *options; /* which steps count; NULL: all of them */
 } gru_sequence_forward_args_f64;
 
 /* Compute all steps of a sequence. */
 int gru_sequence_forward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_sequence_forward_args_f64 *args);
-int64_t gru_sequence_forward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+int64_t gru_sequence_forward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 
 typedef struct {
     const double *x;             /* (T, B, I) */
@@ -288,11 +291,12 @@ typedef struct {
     void *workspace;             /* aligned to 64 bytes */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *team;                  /* a cellgen_team, NULL: the caller alone */
+    const cellgen_options *options; /* which steps count; NULL: all of them */
 } gru_sequence_backward_args_f64;
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
 int gru_sequence_backward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const gru_sequence_backward_args_f64 *args);
-int64_t gru_sequence_backward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH); /* bytes */
+int64_t gru_sequence_backward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */
 void *gru_team_create(int threads);

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* Raised by one whenever an argument struct, a code below or a symbol's meaning changes. */
-#define CELLGEN_ABI_VERSION 1
+#define CELLGEN_ABI_VERSION 2
 
 #if defined(__cplusplus)
 #define CELLGEN_BEGIN_DECLS extern "C" {
@@ -38,7 +38,27 @@ enum cellgen_error {
     CELLGEN_OK = 0,
     CELLGEN_NULL_POINTER = 1,       /* a required array of the argument struct is missing */
     CELLGEN_NEGATIVE_DIMENSION = 2, /* 0 is allowed: an empty batch or sequence */
-    CELLGEN_WORKSPACE_TOO_SMALL = 3 /* fewer bytes than <cell>_<function>_workspace asks for */
+    CELLGEN_WORKSPACE_TOO_SMALL = 3, /* fewer bytes than <cell>_<function>_workspace_size tells */
+    CELLGEN_LENGTH_OUT_OF_RANGE = 4  /* a row has fewer than 0 or more than T steps */
 };
+
+/* Which steps of which rows a function over time computes, and how its arrays lie in memory. NULL
+ * in place of it, or zeros throughout: every step of every row, arrays (T, B, units) without gaps.
+ *
+ * A step that does not count leaves the state as it is, and x is not read there. Outputs that are no
+ * states are zeros there, and so are all outputs beyond a length and before the first step that counts. */
+typedef struct {
+    const int64_t *lengths;     /* (B): steps of a row that count, from the first on; NULL: all */
+    const unsigned char *mask;  /* (T, B): 0 where a step does not count; NULL: nowhere */
+    const unsigned char *reset; /* (T, B): not 0 where the state before a step is zero; NULL: nowhere */
+    const int64_t *strides;     /* elements from step to step and from row to row: two numbers for each
+                                 * array over time of the struct in its order, saved ones left out,
+                                 * then for mask and for reset; NULL: no gaps */
+    int64_t reverse;  /* 1: from the last step to the first; final states belong to the first */
+    int64_t hold;     /* outputs of a step that `mask` leaves out: 0 zeros, 1 the step before's */
+    int64_t last;     /* forward, 1: outputs over time are not wanted, their pointers may be NULL */
+    int64_t window;   /* backward: no gradient enters step n * window from the one after; 0: all do */
+    int64_t consume;  /* backward, 1: saved arrays may be overwritten, which saves workspace */
+} cellgen_options;
 
 #endif /* CELLGEN_H */

@@ -9,11 +9,27 @@
 #undef cg_pack_slot
 #undef cg_pack_block
 #undef cg_panels_size
+#undef cg_series
+#undef cg_series_of
+#undef cg_across
+#undef cg_own
+#undef cg_copy_row
+#undef cg_collect
+#undef cg_collect_before
+#undef cg_deliver
 #undef CELLGEN_REAL_LANES
 #define cg_tile CELLGEN_NAME(cellgen_tile)
 #define cg_pack_slot CELLGEN_NAME(cellgen_pack_slot)
 #define cg_pack_block CELLGEN_NAME(cellgen_pack_block)
 #define cg_panels_size CELLGEN_NAME(cellgen_panels_size)
+#define cg_series CELLGEN_NAME(cellgen_series)
+#define cg_series_of CELLGEN_NAME(cellgen_series_of)
+#define cg_across CELLGEN_NAME(cellgen_across)
+#define cg_own CELLGEN_NAME(cellgen_own)
+#define cg_copy_row CELLGEN_NAME(cellgen_copy_row)
+#define cg_collect CELLGEN_NAME(cellgen_collect)
+#define cg_collect_before CELLGEN_NAME(cellgen_collect_before)
+#define cg_deliver CELLGEN_NAME(cellgen_deliver)
 #if CELLGEN_PRECISION == 32
 #define CELLGEN_REAL_LANES CELLGEN_LANES_F32
 #else
@@ -64,6 +80,61 @@ CELLGEN_INLINE int64_t cellgen_chunk_rows(int64_t steps, int64_t batch, int64_t 
     return (fitting < steps ? fitting : steps) * batch;
 }
 
+/* --- which steps count: steps are numbered in the order in which they are computed --- */
+
+/* Whether some step of some row may not count or start anew, so that states need a look each step. */
+CELLGEN_INLINE int cellgen_is_guarded(const cellgen_options *options)
+{
+    return options && (options->lengths || options->mask || options->reset || options->last);
+}
+
+/* Whether rows of neighbouring steps may lie unevenly, so that products over many steps need copies. */
+CELLGEN_INLINE int cellgen_is_gathered(const cellgen_options *options)
+{
+    return cellgen_is_guarded(options) || (options && (options->strides || options->reverse));
+}
+
+/* Place an array of the workspace from `address` on, or NULL unless `when`; adds to `bytes`. */
+#define CELLGEN_PLACE(pointer, type, when, count)                                        \
+    do {                                                                                 \
+        const int64_t size = ((int64_t)(count) * (int64_t)sizeof(type) + 63) / 64 * 64;  \
+        (pointer) = (when) ? (type *)(address + (uintptr_t)bytes) : 0;                   \
+        bytes += (when) ? size : 0;                                                      \
+    } while (0)
+
+/* A step that counts; one whose outputs repeat the states as they are; one whose outputs are zeros. */
+enum { CELLGEN_LEFT_OUT = 0, CELLGEN_COUNTS = 1, CELLGEN_HELD = 2 };
+
+/* Fill the tables: counts[step][row], fresh[step][row] (the state before it is zero), and, unless NULL,
+ * before[step][row]: the step whose state it starts from, CELLGEN_INITIAL or CELLGEN_ZERO. */
+enum { CELLGEN_INITIAL = -1, CELLGEN_ZERO = -2 };
+CELLGEN_STATIC int cellgen_fill_tables(const cellgen_options *options, const int64_t *strides,
+                                       int64_t T, int64_t B, unsigned char *counts,
+                                       unsigned char *fresh, int32_t *before)
+{
+    const int64_t step_of[2] = {strides ? strides[0] : B, strides ? strides[2] : B};
+    const int64_t row_of[2] = {strides ? strides[1] : 1, strides ? strides[3] : 1};
+    for (int64_t row = 0; row < B && options->lengths; ++row)
+        if (options->lengths[row] < 0 || options->lengths[row] > T) return CELLGEN_LENGTH_OUT_OF_RANGE;
+    for (int64_t row = 0; row < B; ++row) {
+        int32_t last = CELLGEN_INITIAL;
+        for (int64_t step = 0; step < T; ++step) {
+            const int64_t t = options->reverse ? T - 1 - step : step;
+            const int inside = !options->lengths || t < options->lengths[row];
+            const int count =
+                inside && (!options->mask || options->mask[t * step_of[0] + row * row_of[0]]);
+            const int anew =
+                count && options->reset && options->reset[t * step_of[1] + row * row_of[1]];
+            const int held = inside && options->hold && last != CELLGEN_INITIAL;
+            counts[step * B + row] = count ? CELLGEN_COUNTS : held ? CELLGEN_HELD : CELLGEN_LEFT_OUT;
+            fresh[step * B + row] = (unsigned char)anew;
+            if (before) before[step * B + row] = anew ? (int32_t)CELLGEN_ZERO : last;
+            if (count) last = (int32_t)step;
+        }
+    }
+    return CELLGEN_OK;
+}
+
 /* Rows per tile: as few tiles of at most `most` rows as will do, all about equally high. */
 CELLGEN_INLINE int64_t cellgen_even_rows(int64_t rows, int64_t most)
 {
@@ -97,4 +168,96 @@ CELLGEN_STATIC void cg_pack_slot(int64_t K, const real *w, int64_t ldw, int tran
     for (int64_t first = 0; first < units; first += width, panels += K * slots * width)
         cg_pack_block(K, w, ldw, transposed, first, units - first < width ? units - first : width,
                       vectors, slots, slot, panels);
+}
+
+/* --- arrays over time: (step, row, units), units side by side, steps and rows at any distance --- */
+
+typedef struct {
+    real *rows;        /* of the first step that is computed */
+    int64_t step, row; /* elements from step to step, from row to row */
+} cg_series;
+
+/* The array that starts at `base`; in reverse, its last step is the first. */
+CELLGEN_INLINE cg_series cg_series_of(const real *base, int64_t T, int64_t B, int64_t width,
+                                      const int64_t *strides, int64_t reverse)
+{
+    cg_series series = {(real *)(uintptr_t)base, B * width, width};
+    if (strides) {
+        series.step = strides[0];
+        series.row = strides[1];
+    }
+    if (reverse && base && T > 0) {
+        series.rows += (T - 1) * series.step;
+        series.step = -series.step;
+    }
+    return series;
+}
+
+/* One buffer of rows that serves every step. */
+CELLGEN_INLINE cg_series cg_own(real *rows, int64_t width)
+{
+    const cg_series series = {rows, 0, width};
+    return series;
+}
+
+/* The rows of many steps as the rows of one matrix: from `buffer` if there is one, else in place, which
+ * takes rows that lie evenly over all steps (`cellgen_is_even`). */
+CELLGEN_INLINE cg_series cg_across(cg_series series, int64_t B, real *buffer, int64_t width)
+{
+    if (buffer && series.rows) return cg_own(buffer, width);
+    if (B == 1) series.row = series.step;
+    return series;
+}
+
+#undef cg_is_even
+#define cg_is_even CELLGEN_NAME(cellgen_is_even)
+CELLGEN_INLINE int cg_is_even(cg_series series, int64_t B)
+{
+    return !series.rows || B == 1 || series.step == B * series.row;
+}
+
+/* Copy a row, or zeros where there is none. */
+CELLGEN_INLINE void cg_copy_row(real *to, const real *from, int64_t width)
+{
+    if (from)
+        memcpy(to, from, (size_t)width * sizeof(real));
+    else
+        memset(to, 0, (size_t)width * sizeof(real));
+}
+
+/* Rows begin <= row < end of the steps from `step` on, one after the other; zeros where `counts` says
+ * that a step does not count (NULL: all do). */
+CELLGEN_STATIC void cg_collect(real *to, cg_series from, int64_t B, int64_t width, int64_t step,
+                               int64_t begin, int64_t end, const unsigned char *counts)
+{
+    for (int64_t row = begin; row < end && from.rows; ++row) {
+        const int64_t at = step + row / B, of = row % B;
+        const int count = !counts || counts[at * B + of] == CELLGEN_COUNTS;
+        cg_copy_row(to + row * width, count ? from.rows + at * from.step + of * from.row : 0, width);
+    }
+}
+
+/* The same for the states from which the steps start; `before` NULL: the step before, the first time
+ * the initial state. */
+CELLGEN_STATIC void cg_collect_before(real *to, cg_series from, const real *initial, int64_t B,
+                                      int64_t width, int64_t step, int64_t begin, int64_t end,
+                                      const int32_t *before)
+{
+    for (int64_t row = begin; row < end; ++row) {
+        const int64_t at = step + row / B, of = row % B;
+        const int64_t source = before ? before[at * B + of] : at - 1;
+        cg_copy_row(to + row * width,
+                    source == CELLGEN_ZERO ? 0
+                    : source < 0           ? initial + of * width
+                                           : from.rows + source * from.step + of * from.row,
+                    width);
+    }
+}
+
+/* The reverse of `cg_collect`: rows of many steps to where they belong. */
+CELLGEN_STATIC void cg_deliver(cg_series to, const real *from, int64_t B, int64_t width, int64_t step,
+                               int64_t begin, int64_t end)
+{
+    for (int64_t row = begin; row < end; ++row)
+        cg_copy_row(to.rows + (step + row / B) * to.step + row % B * to.row, from + row * width, width);
 }

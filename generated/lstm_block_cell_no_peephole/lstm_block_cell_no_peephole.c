@@ -325,9 +325,32 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_args) *args;
     cellgen_team *team;
+    int guarded; /* some steps may not count, or start anew */
+    int gather;  /* rows of many steps are copied side by side before products over all of them */
+    int64_t window;
+    cg_series series_x, step_x;
+    cg_series series_i;
+    cg_series series_cs;
+    cg_series series_f;
+    cg_series series_o;
+    cg_series series_ci;
+    cg_series series_co;
+    cg_series series_h;
     real *forward_1_panel_1; /* packed weights */
     real *forward_1_panel_2; /* packed weights */
     real *forward_1_hoisted; /* products of a window of steps */
+    real *now_cs_prev; /* state before a step */
+    real *now_h_prev; /* state before a step */
+    real *stage_x; /* of one step, zeros */
+    real *only_i; /* of the last step */
+    real *only_cs; /* of the last step */
+    real *only_f; /* of the last step */
+    real *only_o; /* of the last step */
+    real *only_ci; /* of the last step */
+    real *only_co; /* of the last step */
+    real *only_h; /* of the last step */
+    unsigned char *counts; /* which steps count */
+    unsigned char *fresh; /* which start from zero */
     real *zeros;
 } CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory);
 
@@ -340,19 +363,31 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1)
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->args->x + step * nB * nI;
-    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
-    const real *cs_prev_rows = step == 0 ? memory->args->cs_prev : memory->args->cs + (step - 1) * nB * nH;
+    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
+    const int64_t x_stride = memory->step_x.row;
+    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
+        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
+    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
+    const real *cs_prev_rows = memory->guarded ? memory->now_cs_prev
+        : step == 0 ? memory->args->cs_prev : memory->series_cs.rows + (step - 1) * memory->series_cs.step;
+    const int64_t cs_prev_stride = memory->guarded || step == 0 ? nH : memory->series_cs.row;
     const real *b_rows = memory->args->b;
     const real forget_bias = memory->args->forget_bias;
     const real cell_clip = memory->args->cell_clip;
-    real *i_rows = memory->args->i + step * nB * nH;
-    real *ci_rows = memory->args->ci + step * nB * nH;
-    real *f_rows = memory->args->f + step * nB * nH;
-    real *cs_rows = memory->args->cs + step * nB * nH;
-    real *co_rows = memory->args->co + step * nB * nH;
-    real *o_rows = memory->args->o + step * nB * nH;
-    real *h_rows = memory->args->h + step * nB * nH;
+    real *i_rows = memory->series_i.rows + step * memory->series_i.step;
+    const int64_t i_stride = memory->series_i.row;
+    real *ci_rows = memory->series_ci.rows + step * memory->series_ci.step;
+    const int64_t ci_stride = memory->series_ci.row;
+    real *f_rows = memory->series_f.rows + step * memory->series_f.step;
+    const int64_t f_stride = memory->series_f.row;
+    real *cs_rows = memory->series_cs.rows + step * memory->series_cs.step;
+    const int64_t cs_stride = memory->series_cs.row;
+    real *co_rows = memory->series_co.rows + step * memory->series_co.step;
+    const int64_t co_stride = memory->series_co.row;
+    real *o_rows = memory->series_o.rows + step * memory->series_o.step;
+    const int64_t o_stride = memory->series_o.row;
+    real *h_rows = memory->series_h.rows + step * memory->series_h.step;
+    const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
@@ -389,9 +424,9 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1)
                            memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
                            (size_t)(4 * width) * sizeof(real));
             else
-            cg_tile(rows, 4 * vectors, nI, x_rows + top * (nI), nI,
+            cg_tile(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
                     memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 4 * vectors, nH, h_prev_rows + top * (nH), nH,
+            cg_tile(rows, 4 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 4 * width, tile + 0 * width, slots * width, 1);
             /* i_bar = b_0 + x_w_h_prev_0
              * ci_bar = b_1 + x_w_h_prev_1
@@ -406,7 +441,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1)
              * o = sigmoid(o_bar)
              * h = co * o */
             for (int64_t row = top; row < top + rows; ++row) {
-                const real *cs_prev_row = cs_prev_rows + row * nH + first;
+                const real *cs_prev_row = cs_prev_rows + row * cs_prev_stride + first;
                 const real *b_0_row = b_rows + first;
                 const real *b_1_row = b_rows + nH + first;
                 const real *b_2_row = b_rows + 2 * nH + first;
@@ -415,13 +450,13 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1)
                 const real *x_w_h_prev_1_row = tile + (row - top) * slots * width + 1 * width;
                 const real *x_w_h_prev_2_row = tile + (row - top) * slots * width + 2 * width;
                 const real *x_w_h_prev_3_row = tile + (row - top) * slots * width + 3 * width;
-                real *i_row = i_rows + row * nH + first;
-                real *ci_row = ci_rows + row * nH + first;
-                real *f_row = f_rows + row * nH + first;
-                real *cs_row = cs_rows + row * nH + first;
-                real *co_row = co_rows + row * nH + first;
-                real *o_row = o_rows + row * nH + first;
-                real *h_row = h_rows + row * nH + first;
+                real *i_row = i_rows + row * i_stride + first;
+                real *ci_row = ci_rows + row * ci_stride + first;
+                real *f_row = f_rows + row * f_stride + first;
+                real *cs_row = cs_rows + row * cs_stride + first;
+                real *co_row = co_rows + row * co_stride + first;
+                real *o_row = o_rows + row * o_stride + first;
+                real *h_row = h_rows + row * h_stride + first;
                 CELLGEN_VECTORIZE
                 for (int64_t unit = 0; unit < units; ++unit) {
                     const real cs_prev = cs_prev_row[unit];
@@ -465,15 +500,75 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1_
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
+    const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
-        cg_tile(steps * nB, 4 * vectors, nI, x_rows, nI,
+        cg_tile(steps * nB, 4 * vectors, nI, x_rows, x_stride,
                 memory->forward_1_panel_1 + block * (nI) * 4 * width,
                 memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
+}
+
+static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_prepare)(
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const int fresh = memory->fresh && memory->fresh[step * nB + row];
+        if (fresh || step == 0)
+            cg_copy_row(memory->now_cs_prev + row * nH, fresh ? 0 : memory->args->cs_prev + row * nH, nH);
+        if (fresh || step == 0)
+            cg_copy_row(memory->now_h_prev + row * nH, fresh ? 0 : memory->args->h_prev + row * nH, nH);
+    }
+    if (memory->counts)
+        cg_collect(memory->stage_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
+}
+
+static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_settle)(
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
+        const int counts = found == CELLGEN_COUNTS;
+        {
+            real *now = memory->now_cs_prev + row * nH;
+            real *next = memory->series_cs.rows + step * memory->series_cs.step + row * memory->series_cs.row;
+            if (counts)
+                cg_copy_row(now, next, nH);
+            else
+                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
+        }
+        {
+            real *now = memory->now_h_prev + row * nH;
+            real *next = memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row;
+            if (counts)
+                cg_copy_row(now, next, nH);
+            else
+                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
+        }
+        if (!counts)
+            cg_copy_row(memory->series_i.rows + step * memory->series_i.step + row * memory->series_i.row, 0, nH);
+        if (!counts)
+            cg_copy_row(memory->series_f.rows + step * memory->series_f.step + row * memory->series_f.row, 0, nH);
+        if (!counts)
+            cg_copy_row(memory->series_o.rows + step * memory->series_o.step + row * memory->series_o.row, 0, nH);
+        if (!counts)
+            cg_copy_row(memory->series_ci.rows + step * memory->series_ci.step + row * memory->series_ci.row, 0, nH);
+        if (!counts)
+            cg_copy_row(memory->series_co.rows + step * memory->series_co.step + row * memory->series_co.row, 0, nH);
+    }
 }
 
 static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_task)(int thread, int threads, void *context)
@@ -515,82 +610,149 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_task)(int 
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
+    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
     for (int64_t step = 0; step < nT; ++step) {
         if (memory->hoist && step % memory->window_steps == 0)
             CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1_hoist)(memory, step, share, shares);
+        if (memory->guarded) {
+            CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_prepare)(memory, step, own_begin, own_end);
+            if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        }
         CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (memory->guarded) {
+            CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_settle)(memory, step, own_begin, own_end);
+            if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        }
 
     }
-    for (int64_t row = row_begin; row < row_end && share == 0; ++row) {
-        {
-            const real *from = nT > 0 ? args->cs + (nT - 1) * nB * (nH) : args->cs_prev;
-            memcpy(args->cs_last + row * (nH), from + row * (nH), (size_t)(nH) * sizeof(real));
-        }
-        {
-            const real *from = nT > 0 ? args->h + (nT - 1) * nB * (nH) : args->h_prev;
-            memcpy(args->h_last + row * (nH), from + row * (nH), (size_t)(nH) * sizeof(real));
-        }
+    for (int64_t row = own_begin; row < own_end; ++row) {
+        const int64_t step = nT - 1; /* the last one */
+        cg_copy_row(args->cs_last + row * nH,
+                    nT == 0           ? args->cs_prev + row * nH
+                    : memory->guarded ? memory->now_cs_prev + row * nH
+                                      : memory->series_cs.rows + step * memory->series_cs.step + row * memory->series_cs.row,
+                    nH);
+        cg_copy_row(args->h_last + row * nH,
+                    nT == 0           ? args->h_prev + row * nH
+                    : memory->guarded ? memory->now_h_prev + row * nH
+                                      : memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row,
+                    nH);
+        (void)step;
     }
 }
 
-int64_t CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+/* Give every array its place from `address` on; tell how many bytes that takes. */
+static int64_t CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_place)(
+    CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options, uintptr_t address)
 {
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
+    const int tables = options && (options->lengths || options->mask || options->reset);
+    const int last = options && options->last, consume = options && options->consume;
+    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
+    int64_t bytes = 0;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    return 64
-         + CELLGEN_BYTES(cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)))
-         + CELLGEN_BYTES(cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)))
-         + CELLGEN_BYTES(window_rows * cg_panels_size(1, 4, nH, CELLGEN_SLOT_VECTORS(4)));
+    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)));
+    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
+    CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 4, nH, CELLGEN_SLOT_VECTORS(4)));
+    CELLGEN_PLACE(memory->now_cs_prev, real, guarded, nB * nH);
+    CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
+    CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
+    CELLGEN_PLACE(memory->only_i, real, last, nB * nH);
+    CELLGEN_PLACE(memory->only_cs, real, last, nB * nH);
+    CELLGEN_PLACE(memory->only_f, real, last, nB * nH);
+    CELLGEN_PLACE(memory->only_o, real, last, nB * nH);
+    CELLGEN_PLACE(memory->only_ci, real, last, nB * nH);
+    CELLGEN_PLACE(memory->only_co, real, last, nB * nH);
+    CELLGEN_PLACE(memory->only_h, real, last, nB * nH);
+    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
+    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
+    CELLGEN_PLACE(memory->zeros, real, 1, 0);
+    return bytes;
+}
+
+int64_t CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
+{
+    CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory) none;
+    return 64 + CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_place)(&none, nT, nB, nI, nH, options, 0);
 }
 
 int CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_args) *args)
 {
+    const cellgen_options *options = args->options;
+    const int64_t *strides = options ? options->strides : 0;
+    const int64_t reverse = options ? options->reverse : 0;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->cs_prev) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
     if (!args->w) return CELLGEN_NULL_POINTER;
     if (!args->b) return CELLGEN_NULL_POINTER;
-    if (!args->i) return CELLGEN_NULL_POINTER;
-    if (!args->cs) return CELLGEN_NULL_POINTER;
-    if (!args->f) return CELLGEN_NULL_POINTER;
-    if (!args->o) return CELLGEN_NULL_POINTER;
-    if (!args->ci) return CELLGEN_NULL_POINTER;
-    if (!args->co) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
     if (!args->cs_last) return CELLGEN_NULL_POINTER;
     if (!args->h_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_workspace_size)(nT, nB, nI, nH);
+    if (!args->i && !(options && options->last)) return CELLGEN_NULL_POINTER;
+    if (!args->cs && !(options && options->last)) return CELLGEN_NULL_POINTER;
+    if (!args->f && !(options && options->last)) return CELLGEN_NULL_POINTER;
+    if (!args->o && !(options && options->last)) return CELLGEN_NULL_POINTER;
+    if (!args->ci && !(options && options->last)) return CELLGEN_NULL_POINTER;
+    if (!args->co && !(options && options->last)) return CELLGEN_NULL_POINTER;
+    if (!args->h && !(options && options->last)) return CELLGEN_NULL_POINTER;
+    const int64_t needed = CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_workspace_size)(nT, nB, nI, nH, options);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
     CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory) here;
-    char *workspace = (char *)args->workspace;
+    CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_place)(&here, nT, nB, nI, nH, options, (uintptr_t)args->workspace);
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
-    here.chunk_rows = chunk_rows;
-    here.window_rows = window_rows;
-    here.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
+    here.chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    here.window_rows = cellgen_chunk_rows(nT, nB, 192);
+    here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
     here.team = (cellgen_team *)args->team;
+    here.guarded = cellgen_is_guarded(options);
+    here.window = options ? options->window : 0;
+    if (here.counts) {
+        const int bad = cellgen_fill_tables(options, strides ? strides + 16 : 0, nT, nB,
+                                            here.counts, here.fresh, 0);
+        if (bad) return bad;
+    }
+    int even = 1;
+    here.series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
+    here.step_x = here.counts ? cg_own(here.stage_x, nI) : here.series_x;
+    even = even && cg_is_even(here.series_x, nB);
+    here.series_i = cg_series_of(args->i, nT, nB, nH, strides ? strides + 2 : 0, reverse);
+    if (!args->i) here.series_i = cg_own(here.only_i, nH);
+    even = even && cg_is_even(here.series_i, nB);
+    here.series_cs = cg_series_of(args->cs, nT, nB, nH, strides ? strides + 4 : 0, reverse);
+    if (!args->cs) here.series_cs = cg_own(here.only_cs, nH);
+    even = even && cg_is_even(here.series_cs, nB);
+    here.series_f = cg_series_of(args->f, nT, nB, nH, strides ? strides + 6 : 0, reverse);
+    if (!args->f) here.series_f = cg_own(here.only_f, nH);
+    even = even && cg_is_even(here.series_f, nB);
+    here.series_o = cg_series_of(args->o, nT, nB, nH, strides ? strides + 8 : 0, reverse);
+    if (!args->o) here.series_o = cg_own(here.only_o, nH);
+    even = even && cg_is_even(here.series_o, nB);
+    here.series_ci = cg_series_of(args->ci, nT, nB, nH, strides ? strides + 10 : 0, reverse);
+    if (!args->ci) here.series_ci = cg_own(here.only_ci, nH);
+    even = even && cg_is_even(here.series_ci, nB);
+    here.series_co = cg_series_of(args->co, nT, nB, nH, strides ? strides + 12 : 0, reverse);
+    if (!args->co) here.series_co = cg_own(here.only_co, nH);
+    even = even && cg_is_even(here.series_co, nB);
+    here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 14 : 0, reverse);
+    if (!args->h) here.series_h = cg_own(here.only_h, nH);
+    even = even && cg_is_even(here.series_h, nB);
+    here.gather = here.counts || !even;
     const int64_t threads = here.team ? cellgen_team_size(here.team) : 1;
     const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)) + cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
     here.by_units = cellgen_split_units(nB, threads, weights);
-    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || here.by_units);
+    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && !here.counts && (even || nB == 1) && (threads == 1 || here.by_units);
     here.pack_late = nT == 1 && (threads == 1 || here.by_units);
-    here.forward_1_panel_1 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    here.forward_1_panel_2 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    here.forward_1_hoisted = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(window_rows * cg_panels_size(1, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    here.zeros = (real *)(void *)workspace;
+    for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_task), &here);
     return CELLGEN_OK;
 }
@@ -608,11 +770,37 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_args) *args;
     cellgen_team *team;
+    int guarded; /* some steps may not count, or start anew */
+    int gather;  /* rows of many steps are copied side by side before products over all of them */
+    int64_t window;
+    cg_series series_x, across_x;
+    cg_series series_i;
+    cg_series series_cs;
+    cg_series series_f;
+    cg_series series_o;
+    cg_series series_ci;
+    cg_series series_co;
+    cg_series series_h;
+    cg_series series_d_i;
+    cg_series series_d_cs;
+    cg_series series_d_f;
+    cg_series series_d_o;
+    cg_series series_d_ci;
+    cg_series series_d_co;
+    cg_series series_d_h;
+    cg_series series_d_x, across_d_x;
     real *d_icfo_time; /* kept at every step */
     real *reverse_2_panel_1; /* packed weights */
     real *deferred_4_panel_1; /* packed weights */
     real *d_cs_prev_pair; /* gradient between two steps */
+    real *now_cs_prev; /* state before a step */
     real *d_h_prev_pair; /* gradient between two steps */
+    real *rows_h_prev; /* states before many steps */
+    real *rows_x; /* rows of many steps */
+    real *rows_d_x; /* rows of many steps */
+    unsigned char *counts; /* which steps count */
+    unsigned char *fresh; /* which start from zero */
+    int32_t *before; /* the step whose state each starts from */
     real *zeros;
 } CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory);
 
@@ -625,32 +813,39 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_1
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_i_rows = memory->args->d_i ? memory->args->d_i + step * nB * nH : memory->zeros;
-    const int64_t d_i_stride = memory->args->d_i ? nH : 0;
-    const real *d_cs_rows = memory->args->d_cs ? memory->args->d_cs + step * nB * nH : memory->zeros;
-    const int64_t d_cs_stride = memory->args->d_cs ? nH : 0;
+    const real *d_i_rows = memory->series_d_i.rows ? memory->series_d_i.rows + step * memory->series_d_i.step : memory->zeros;
+    const int64_t d_i_stride = memory->series_d_i.rows ? memory->series_d_i.row : 0;
+    const real *d_cs_rows = memory->series_d_cs.rows ? memory->series_d_cs.rows + step * memory->series_d_cs.step : memory->zeros;
+    const int64_t d_cs_stride = memory->series_d_cs.rows ? memory->series_d_cs.row : 0;
     const real *d_cs_next_rows = step < nT - 1 ? memory->d_cs_prev_pair + (step + 1) % 2 * nB * nH
         : memory->args->d_cs_last ? memory->args->d_cs_last : memory->zeros;
     const int64_t d_cs_next_stride = step < nT - 1 || memory->args->d_cs_last ? nH : 0;
-    const real *d_f_rows = memory->args->d_f ? memory->args->d_f + step * nB * nH : memory->zeros;
-    const int64_t d_f_stride = memory->args->d_f ? nH : 0;
-    const real *d_o_rows = memory->args->d_o ? memory->args->d_o + step * nB * nH : memory->zeros;
-    const int64_t d_o_stride = memory->args->d_o ? nH : 0;
-    const real *d_ci_rows = memory->args->d_ci ? memory->args->d_ci + step * nB * nH : memory->zeros;
-    const int64_t d_ci_stride = memory->args->d_ci ? nH : 0;
-    const real *d_co_rows = memory->args->d_co ? memory->args->d_co + step * nB * nH : memory->zeros;
-    const int64_t d_co_stride = memory->args->d_co ? nH : 0;
-    const real *d_h_rows = memory->args->d_h ? memory->args->d_h + step * nB * nH : memory->zeros;
-    const int64_t d_h_stride = memory->args->d_h ? nH : 0;
+    const real *d_f_rows = memory->series_d_f.rows ? memory->series_d_f.rows + step * memory->series_d_f.step : memory->zeros;
+    const int64_t d_f_stride = memory->series_d_f.rows ? memory->series_d_f.row : 0;
+    const real *d_o_rows = memory->series_d_o.rows ? memory->series_d_o.rows + step * memory->series_d_o.step : memory->zeros;
+    const int64_t d_o_stride = memory->series_d_o.rows ? memory->series_d_o.row : 0;
+    const real *d_ci_rows = memory->series_d_ci.rows ? memory->series_d_ci.rows + step * memory->series_d_ci.step : memory->zeros;
+    const int64_t d_ci_stride = memory->series_d_ci.rows ? memory->series_d_ci.row : 0;
+    const real *d_co_rows = memory->series_d_co.rows ? memory->series_d_co.rows + step * memory->series_d_co.step : memory->zeros;
+    const int64_t d_co_stride = memory->series_d_co.rows ? memory->series_d_co.row : 0;
+    const real *d_h_rows = memory->series_d_h.rows ? memory->series_d_h.rows + step * memory->series_d_h.step : memory->zeros;
+    const int64_t d_h_stride = memory->series_d_h.rows ? memory->series_d_h.row : 0;
     const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
         : memory->args->d_h_last ? memory->args->d_h_last : memory->zeros;
     const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
-    const real *cs_prev_rows = step == 0 ? memory->args->cs_prev : memory->args->cs + (step - 1) * nB * nH;
-    const real *i_rows = memory->args->i + step * nB * nH;
-    const real *ci_rows = memory->args->ci + step * nB * nH;
-    const real *f_rows = memory->args->f + step * nB * nH;
-    const real *co_rows = memory->args->co + step * nB * nH;
-    const real *o_rows = memory->args->o + step * nB * nH;
+    const real *cs_prev_rows = memory->guarded ? memory->now_cs_prev
+        : step == 0 ? memory->args->cs_prev : memory->series_cs.rows + (step - 1) * memory->series_cs.step;
+    const int64_t cs_prev_stride = memory->guarded || step == 0 ? nH : memory->series_cs.row;
+    const real *i_rows = memory->series_i.rows + step * memory->series_i.step;
+    const int64_t i_stride = memory->series_i.row;
+    const real *ci_rows = memory->series_ci.rows + step * memory->series_ci.step;
+    const int64_t ci_stride = memory->series_ci.row;
+    const real *f_rows = memory->series_f.rows + step * memory->series_f.step;
+    const int64_t f_stride = memory->series_f.row;
+    const real *co_rows = memory->series_co.rows + step * memory->series_co.step;
+    const int64_t co_stride = memory->series_co.row;
+    const real *o_rows = memory->series_o.rows + step * memory->series_o.step;
+    const int64_t o_stride = memory->series_o.row;
     real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
     real *d_cs_prev_rows = step == 0 ? memory->args->d_cs_prev : memory->d_cs_prev_pair + step % 2 * nB * nH;
 
@@ -679,12 +874,12 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_1
         const real *d_co_row = d_co_rows + row * d_co_stride + first;
         const real *d_h_row = d_h_rows + row * d_h_stride + first;
         const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
-        const real *cs_prev_row = cs_prev_rows + row * nH + first;
-        const real *i_row = i_rows + row * nH + first;
-        const real *ci_row = ci_rows + row * nH + first;
-        const real *f_row = f_rows + row * nH + first;
-        const real *co_row = co_rows + row * nH + first;
-        const real *o_row = o_rows + row * nH + first;
+        const real *cs_prev_row = cs_prev_rows + row * cs_prev_stride + first;
+        const real *i_row = i_rows + row * i_stride + first;
+        const real *ci_row = ci_rows + row * ci_stride + first;
+        const real *f_row = f_rows + row * f_stride + first;
+        const real *co_row = co_rows + row * co_stride + first;
+        const real *o_row = o_rows + row * o_stride + first;
         real *d_f_pre_row = d_icfo_rows + row * (4 * nH) + 2 * nH + first;
         real *d_o_bar_row = d_icfo_rows + row * (4 * nH) + 3 * nH + first;
         real *d_ci_bar_row = d_icfo_rows + row * (4 * nH) + nH + first;
@@ -751,7 +946,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, 4 * nH, d_icfo_rows + top * (4 * nH), 4 * nH,
+            cg_tile(rows, 1 * vectors, 4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH),
                     memory->reverse_2_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
             /* d_h_prev = slot 0 */
             for (int64_t row = top; row < top + rows; ++row) {
@@ -801,14 +996,16 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
+        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
+    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
     const real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
     real *d_w_rows = memory->args->d_w;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
     /* d_w[I:I + H, :4*H] += h_prev.T @ d_icfo */
-    cg_gemm_tn(units, 4 * nH, row_end - row_begin, h_prev_rows + first, nH, d_icfo_rows, 4 * nH, d_w_rows + nI * (4 * nH) + first * (4 * nH), 4 * nH, 1);
+    cg_gemm_tn(units, 4 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_icfo_rows, (4 * nH), d_w_rows + nI * (4 * nH) + first * (4 * nH), 4 * nH, 1);
 }
 
 static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_3)(
@@ -820,14 +1017,15 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
+    const int64_t x_stride = memory->across_x.row;
     const real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
     real *d_w_rows = memory->args->d_w;
 
     const int64_t first = cellgen_share(nI, part, parts);
     const int64_t units = cellgen_share(nI, part + 1, parts) - first;
     /* d_w[:I, :4*H] += x.T @ d_icfo */
-    cg_gemm_tn(units, 4 * nH, row_end - row_begin, x_rows + first, nI, d_icfo_rows, 4 * nH, d_w_rows + first * (4 * nH), 4 * nH, 1);
+    cg_gemm_tn(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_icfo_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, 1);
 }
 
 static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4)(
@@ -840,7 +1038,8 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
-    real *d_x_rows = memory->args->d_x + step * nB * nI;
+    real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
+    const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nI + width - 1) / width;
@@ -857,12 +1056,12 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, 4 * nH, d_icfo_rows + top * (4 * nH), 4 * nH,
+            cg_tile(rows, 1 * vectors, 4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH),
                     memory->deferred_4_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
             /* d_x = slot 0 */
             for (int64_t row = top; row < top + rows; ++row) {
                 const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * nI + first;
+                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
                 CELLGEN_VECTORIZE
                 for (int64_t unit = 0; unit < units; ++unit) {
                     d_x_row_0[unit] = tile_0[unit];
@@ -870,6 +1069,83 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_
             }
         }
     }
+}
+
+static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_prepare)(
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    cg_collect_before(memory->now_cs_prev, memory->series_cs, memory->args->cs_prev, nB, nH, step, row_begin, row_end, memory->before);
+}
+
+static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_settle)(
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
+    const int cut = memory->window > 0 && step > 0 && step % memory->window == 0;
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
+        const int counts = found == CELLGEN_COUNTS;
+        const int stop = cut || (memory->fresh && memory->fresh[step * nB + row]);
+        {
+            real *passed = (step == 0 ? memory->args->d_cs_prev : memory->d_cs_prev_pair + step % 2 * nB * nH) + row * nH;
+            const real *last = memory->args->d_cs_last;
+            const real *carry = step < nT - 1 ? memory->d_cs_prev_pair + (step + 1) % 2 * nB * nH + row * nH
+                                : last       ? last + row * nH
+                                             : 0;
+            if (stop || !counts) cg_copy_row(passed, stop ? 0 : carry, nH);
+            if (!stop && found == CELLGEN_HELD && memory->series_d_cs.rows) {
+                const cg_series given = memory->series_d_cs;
+                for (int64_t unit = 0; unit < nH; ++unit)
+                    passed[unit] += given.rows[step * given.step + row * given.row + unit];
+            }
+        }
+        {
+            real *passed = (step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH) + row * nH;
+            const real *last = memory->args->d_h_last;
+            const real *carry = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH + row * nH
+                                : last       ? last + row * nH
+                                             : 0;
+            if (stop || !counts) cg_copy_row(passed, stop ? 0 : carry, nH);
+            if (!stop && found == CELLGEN_HELD && memory->series_d_h.rows) {
+                const cg_series given = memory->series_d_h;
+                for (int64_t unit = 0; unit < nH; ++unit)
+                    passed[unit] += given.rows[step * given.step + row * given.row + unit];
+            }
+        }
+        if (!counts) cg_copy_row(memory->d_icfo_time + (step * nB + row) * (4 * nH), 0, (4 * nH));
+    }
+}
+
+static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_collect)(
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
+    cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
+}
+
+static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deliver)(
+    const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
 }
 
 static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_task)(int thread, int threads, void *context)
@@ -897,18 +1173,25 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_task)(int
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
+    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
     for (int64_t step = nT - 1; step >= 0; --step) {
+        if (memory->guarded) {
+            CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_prepare)(memory, step, own_begin, own_end);
+            if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        }
         CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (memory->guarded || memory->window > 0) {
+            CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_settle)(memory, step, own_begin, own_end);
+            if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        }
 
     }
     if (nT == 0 && thread == 0) {
-        for (int64_t unit = 0; unit < nB * (nH); ++unit)
-            args->d_cs_prev[unit] = args->d_cs_last ? args->d_cs_last[unit] : 0;
-        for (int64_t unit = 0; unit < nB * (nH); ++unit)
-            args->d_h_prev[unit] = args->d_h_last ? args->d_h_last[unit] : 0;
+        cg_copy_row(args->d_cs_prev, args->d_cs_last, nB * nH);
+        cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
     }
     cellgen_team_barrier(memory->team, thread);
 
@@ -916,8 +1199,12 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_task)(int
     for (int64_t step = 0, steps = 0; step < nT; step += steps) {
         const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
         steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0) steps = 1; /* the initial state stands in an array of its own */
+        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
         const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+        if (memory->gather) {
+            CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_collect)(memory, step, begin, end);
+            cellgen_team_barrier(memory->team, thread);
+        }
         CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
@@ -929,27 +1216,50 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_task)(int
         else
             CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
         cellgen_team_barrier(memory->team, thread);
-        (void)begin, (void)end;
+        if (memory->gather) CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deliver)(memory, step, begin, end);
     }
 }
 
-int64_t CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+/* Give every array its place from `address` on; tell how many bytes that takes. */
+static int64_t CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_place)(
+    CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options, uintptr_t address)
 {
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
+    const int tables = options && (options->lengths || options->mask || options->reset);
+    const int last = options && options->last, consume = options && options->consume;
+    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
+    int64_t bytes = 0;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    return 64
-         + CELLGEN_BYTES(nT * nB * (4 * nH))
-         + CELLGEN_BYTES(cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
-         + CELLGEN_BYTES(cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
-         + CELLGEN_BYTES(2 * nB * nH)
-         + CELLGEN_BYTES(2 * nB * nH)
-         + CELLGEN_BYTES(nH);
+    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->d_icfo_time, real, 1, nT * nB * (4 * nH));
+    CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_4_panel_1, real, 1, cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->d_cs_prev_pair, real, 1, 2 * nB * nH);
+    CELLGEN_PLACE(memory->now_cs_prev, real, guarded, nB * nH);
+    CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
+    CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
+    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
+    CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
+    CELLGEN_PLACE(memory->zeros, real, 1, nH);
+    return bytes;
+}
+
+int64_t CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
+{
+    CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) none;
+    return 64 + CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_place)(&none, nT, nB, nI, nH, options, 0);
 }
 
 int CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_args) *args)
 {
+    const cellgen_options *options = args->options;
+    const int64_t *strides = options ? options->strides : 0;
+    const int64_t reverse = options ? options->reverse : 0;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->cs_prev) return CELLGEN_NULL_POINTER;
@@ -967,38 +1277,68 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward)(int64_t nT, int6
     if (!args->d_h_prev) return CELLGEN_NULL_POINTER;
     if (!args->d_w) return CELLGEN_NULL_POINTER;
     if (!args->d_b) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_workspace_size)(nT, nB, nI, nH);
+    const int64_t needed = CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_workspace_size)(nT, nB, nI, nH, options);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
     CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) here;
-    char *workspace = (char *)args->workspace;
+    CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_place)(&here, nT, nB, nI, nH, options, (uintptr_t)args->workspace);
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
-    here.chunk_rows = chunk_rows;
-    here.window_rows = window_rows;
-    here.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
+    here.chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    here.window_rows = cellgen_chunk_rows(nT, nB, 192);
+    here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
     here.team = (cellgen_team *)args->team;
+    here.guarded = cellgen_is_guarded(options);
+    here.window = options ? options->window : 0;
+    if (here.counts) {
+        const int bad = cellgen_fill_tables(options, strides ? strides + 32 : 0, nT, nB,
+                                            here.counts, here.fresh, here.before);
+        if (bad) return bad;
+    }
+    int even = 1;
+    here.series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
+    even = even && cg_is_even(here.series_x, nB);
+    here.series_i = cg_series_of(args->i, nT, nB, nH, strides ? strides + 2 : 0, reverse);
+    even = even && cg_is_even(here.series_i, nB);
+    here.series_cs = cg_series_of(args->cs, nT, nB, nH, strides ? strides + 4 : 0, reverse);
+    even = even && cg_is_even(here.series_cs, nB);
+    here.series_f = cg_series_of(args->f, nT, nB, nH, strides ? strides + 6 : 0, reverse);
+    even = even && cg_is_even(here.series_f, nB);
+    here.series_o = cg_series_of(args->o, nT, nB, nH, strides ? strides + 8 : 0, reverse);
+    even = even && cg_is_even(here.series_o, nB);
+    here.series_ci = cg_series_of(args->ci, nT, nB, nH, strides ? strides + 10 : 0, reverse);
+    even = even && cg_is_even(here.series_ci, nB);
+    here.series_co = cg_series_of(args->co, nT, nB, nH, strides ? strides + 12 : 0, reverse);
+    even = even && cg_is_even(here.series_co, nB);
+    here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 14 : 0, reverse);
+    even = even && cg_is_even(here.series_h, nB);
+    here.series_d_i = cg_series_of(args->d_i, nT, nB, nH, strides ? strides + 16 : 0, reverse);
+    even = even && cg_is_even(here.series_d_i, nB);
+    here.series_d_cs = cg_series_of(args->d_cs, nT, nB, nH, strides ? strides + 18 : 0, reverse);
+    even = even && cg_is_even(here.series_d_cs, nB);
+    here.series_d_f = cg_series_of(args->d_f, nT, nB, nH, strides ? strides + 20 : 0, reverse);
+    even = even && cg_is_even(here.series_d_f, nB);
+    here.series_d_o = cg_series_of(args->d_o, nT, nB, nH, strides ? strides + 22 : 0, reverse);
+    even = even && cg_is_even(here.series_d_o, nB);
+    here.series_d_ci = cg_series_of(args->d_ci, nT, nB, nH, strides ? strides + 24 : 0, reverse);
+    even = even && cg_is_even(here.series_d_ci, nB);
+    here.series_d_co = cg_series_of(args->d_co, nT, nB, nH, strides ? strides + 26 : 0, reverse);
+    even = even && cg_is_even(here.series_d_co, nB);
+    here.series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 28 : 0, reverse);
+    even = even && cg_is_even(here.series_d_h, nB);
+    here.series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 30 : 0, reverse);
+    even = even && cg_is_even(here.series_d_x, nB);
+    here.gather = here.counts || !even;
+    here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
+    here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     const int64_t threads = here.team ? cellgen_team_size(here.team) : 1;
     const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     here.by_units = cellgen_split_units(nB, threads, weights);
-    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || here.by_units);
+    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && !here.counts && (even || nB == 1) && (threads == 1 || here.by_units);
     here.pack_late = nT == 1 && (threads == 1 || here.by_units);
-    here.d_icfo_time = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(nT * nB * (4 * nH));
-    here.reverse_2_panel_1 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    here.deferred_4_panel_1 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    here.d_cs_prev_pair = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(2 * nB * nH);
-    here.d_h_prev_pair = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(2 * nB * nH);
-    here.zeros = (real *)(void *)workspace;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_task), &here);
     return CELLGEN_OK;

@@ -512,6 +512,12 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(lstm_peephole_sequence_forward_args) *args;
     cellgen_team *team;
+    int guarded; /* some steps may not count, or start anew */
+    int gather;  /* rows of many steps are copied side by side before products over all of them */
+    int64_t window;
+    cg_series series_x, step_x;
+    cg_series series_h;
+    cg_series series_c;
     real *forward_1_panel_1; /* packed weights */
     real *forward_1_panel_2; /* packed weights */
     real *forward_1_hoisted; /* products of a window of steps */
@@ -519,6 +525,13 @@ typedef struct {
     real *forward_f; /* of one step */
     real *forward_g; /* of one step */
     real *forward_o; /* of one step */
+    real *now_h_prev; /* state before a step */
+    real *now_c_prev; /* state before a step */
+    real *stage_x; /* of one step, zeros */
+    real *only_h; /* of the last step */
+    real *only_c; /* of the last step */
+    unsigned char *counts; /* which steps count */
+    unsigned char *fresh; /* which start from zero */
     real *zeros;
 } CELLGEN_NAME(lstm_peephole_sequence_forward_memory);
 
@@ -531,9 +544,14 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->args->x + step * nB * nI;
-    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
-    const real *c_prev_rows = step == 0 ? memory->args->c_prev : memory->args->c + (step - 1) * nB * nH;
+    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
+    const int64_t x_stride = memory->step_x.row;
+    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
+        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
+    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
+    const real *c_prev_rows = memory->guarded ? memory->now_c_prev
+        : step == 0 ? memory->args->c_prev : memory->series_c.rows + (step - 1) * memory->series_c.step;
+    const int64_t c_prev_stride = memory->guarded || step == 0 ? nH : memory->series_c.row;
     const real *b_i_rows = memory->args->b_i;
     const real *b_f_rows = memory->args->b_f;
     const real *b_g_rows = memory->args->b_g;
@@ -544,9 +562,11 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
     real *i_rows = memory->args->i ? memory->args->i + step * nB * nH : memory->forward_i;
     real *f_rows = memory->args->f ? memory->args->f + step * nB * nH : memory->forward_f;
     real *g_rows = memory->args->g ? memory->args->g + step * nB * nH : memory->forward_g;
-    real *c_rows = memory->args->c + step * nB * nH;
+    real *c_rows = memory->series_c.rows + step * memory->series_c.step;
+    const int64_t c_stride = memory->series_c.row;
     real *o_rows = memory->args->o ? memory->args->o + step * nB * nH : memory->forward_o;
-    real *h_rows = memory->args->h + step * nB * nH;
+    real *h_rows = memory->series_h.rows + step * memory->series_h.step;
+    const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
@@ -583,9 +603,9 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
                            memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
                            (size_t)(4 * width) * sizeof(real));
             else
-            cg_tile(rows, 4 * vectors, nI, x_rows + top * (nI), nI,
+            cg_tile(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
                     memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 4 * vectors, nH, h_prev_rows + top * (nH), nH,
+            cg_tile(rows, 4 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 4 * width, tile + 0 * width, slots * width, 1);
             /* i_bar = b_i + x_w_i_h_prev
              * f_bar = b_f + x_w_f_h_prev
@@ -598,7 +618,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
              * o = sigmoid(p_o * c + o_bar)
              * h = tanh(c) * o */
             for (int64_t row = top; row < top + rows; ++row) {
-                const real *c_prev_row = c_prev_rows + row * nH + first;
+                const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
                 const real *b_i_row = b_i_rows + first;
                 const real *b_f_row = b_f_rows + first;
                 const real *b_g_row = b_g_rows + first;
@@ -613,9 +633,9 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
                 real *i_row = i_rows + row * nH + first;
                 real *f_row = f_rows + row * nH + first;
                 real *g_row = g_rows + row * nH + first;
-                real *c_row = c_rows + row * nH + first;
+                real *c_row = c_rows + row * c_stride + first;
                 real *o_row = o_rows + row * nH + first;
-                real *h_row = h_rows + row * nH + first;
+                real *h_row = h_rows + row * h_stride + first;
                 CELLGEN_VECTORIZE
                 for (int64_t unit = 0; unit < units; ++unit) {
                     const real c_prev = c_prev_row[unit];
@@ -659,15 +679,65 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_hoist)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
+    const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nH + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
     for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
-        cg_tile(steps * nB, 4 * vectors, nI, x_rows, nI,
+        cg_tile(steps * nB, 4 * vectors, nI, x_rows, x_stride,
                 memory->forward_1_panel_1 + block * (nI) * 4 * width,
                 memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
+}
+
+static void CELLGEN_NAME(lstm_peephole_sequence_forward_prepare)(
+    const CELLGEN_NAME(lstm_peephole_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const int fresh = memory->fresh && memory->fresh[step * nB + row];
+        if (fresh || step == 0)
+            cg_copy_row(memory->now_h_prev + row * nH, fresh ? 0 : memory->args->h_prev + row * nH, nH);
+        if (fresh || step == 0)
+            cg_copy_row(memory->now_c_prev + row * nH, fresh ? 0 : memory->args->c_prev + row * nH, nH);
+    }
+    if (memory->counts)
+        cg_collect(memory->stage_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
+}
+
+static void CELLGEN_NAME(lstm_peephole_sequence_forward_settle)(
+    const CELLGEN_NAME(lstm_peephole_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
+        const int counts = found == CELLGEN_COUNTS;
+        {
+            real *now = memory->now_h_prev + row * nH;
+            real *next = memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row;
+            if (counts)
+                cg_copy_row(now, next, nH);
+            else
+                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
+        }
+        {
+            real *now = memory->now_c_prev + row * nH;
+            real *next = memory->series_c.rows + step * memory->series_c.step + row * memory->series_c.row;
+            if (counts)
+                cg_copy_row(now, next, nH);
+            else
+                cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
+        }
+    }
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_forward_task)(int thread, int threads, void *context)
@@ -709,43 +779,80 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_task)(int thread, int th
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
+    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
     for (int64_t step = 0; step < nT; ++step) {
         if (memory->hoist && step % memory->window_steps == 0)
             CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_hoist)(memory, step, share, shares);
+        if (memory->guarded) {
+            CELLGEN_NAME(lstm_peephole_sequence_forward_prepare)(memory, step, own_begin, own_end);
+            if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        }
         CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (memory->guarded) {
+            CELLGEN_NAME(lstm_peephole_sequence_forward_settle)(memory, step, own_begin, own_end);
+            if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        }
 
     }
-    for (int64_t row = row_begin; row < row_end && share == 0; ++row) {
-        {
-            const real *from = nT > 0 ? args->h + (nT - 1) * nB * (nH) : args->h_prev;
-            memcpy(args->h_last + row * (nH), from + row * (nH), (size_t)(nH) * sizeof(real));
-        }
-        {
-            const real *from = nT > 0 ? args->c + (nT - 1) * nB * (nH) : args->c_prev;
-            memcpy(args->c_last + row * (nH), from + row * (nH), (size_t)(nH) * sizeof(real));
-        }
+    for (int64_t row = own_begin; row < own_end; ++row) {
+        const int64_t step = nT - 1; /* the last one */
+        cg_copy_row(args->h_last + row * nH,
+                    nT == 0           ? args->h_prev + row * nH
+                    : memory->guarded ? memory->now_h_prev + row * nH
+                                      : memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row,
+                    nH);
+        cg_copy_row(args->c_last + row * nH,
+                    nT == 0           ? args->c_prev + row * nH
+                    : memory->guarded ? memory->now_c_prev + row * nH
+                                      : memory->series_c.rows + step * memory->series_c.step + row * memory->series_c.row,
+                    nH);
+        (void)step;
     }
 }
 
-int64_t CELLGEN_NAME(lstm_peephole_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+/* Give every array its place from `address` on; tell how many bytes that takes. */
+static int64_t CELLGEN_NAME(lstm_peephole_sequence_forward_place)(
+    CELLGEN_NAME(lstm_peephole_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options, uintptr_t address)
 {
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
+    const int tables = options && (options->lengths || options->mask || options->reset);
+    const int last = options && options->last, consume = options && options->consume;
+    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
+    int64_t bytes = 0;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    return 64
-         + CELLGEN_BYTES(cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)))
-         + CELLGEN_BYTES(cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)))
-         + CELLGEN_BYTES(window_rows * cg_panels_size(1, 4, nH, CELLGEN_SLOT_VECTORS(4)))
-         + CELLGEN_BYTES(nB * nH)
-         + CELLGEN_BYTES(nB * nH)
-         + CELLGEN_BYTES(nB * nH)
-         + CELLGEN_BYTES(nB * nH);
+    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)));
+    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
+    CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 4, nH, CELLGEN_SLOT_VECTORS(4)));
+    CELLGEN_PLACE(memory->forward_i, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_f, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_g, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_o, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
+    CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
+    CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
+    CELLGEN_PLACE(memory->only_h, real, last, nB * nH);
+    CELLGEN_PLACE(memory->only_c, real, last, nB * nH);
+    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
+    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
+    CELLGEN_PLACE(memory->zeros, real, 1, 0);
+    return bytes;
+}
+
+int64_t CELLGEN_NAME(lstm_peephole_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
+{
+    CELLGEN_NAME(lstm_peephole_sequence_forward_memory) none;
+    return 64 + CELLGEN_NAME(lstm_peephole_sequence_forward_place)(&none, nT, nB, nI, nH, options, 0);
 }
 
 int CELLGEN_NAME(lstm_peephole_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lstm_peephole_sequence_forward_args) *args)
 {
+    const cellgen_options *options = args->options;
+    const int64_t *strides = options ? options->strides : 0;
+    const int64_t reverse = options ? options->reverse : 0;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -765,46 +872,48 @@ int CELLGEN_NAME(lstm_peephole_sequence_forward)(int64_t nT, int64_t nB, int64_t
     if (!args->p_i) return CELLGEN_NULL_POINTER;
     if (!args->p_f) return CELLGEN_NULL_POINTER;
     if (!args->p_o) return CELLGEN_NULL_POINTER;
-    if (!args->h) return CELLGEN_NULL_POINTER;
-    if (!args->c) return CELLGEN_NULL_POINTER;
     if (!args->h_last) return CELLGEN_NULL_POINTER;
     if (!args->c_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(lstm_peephole_sequence_forward_workspace_size)(nT, nB, nI, nH);
+    if (!args->h && !(options && options->last)) return CELLGEN_NULL_POINTER;
+    if (!args->c && !(options && options->last)) return CELLGEN_NULL_POINTER;
+    const int64_t needed = CELLGEN_NAME(lstm_peephole_sequence_forward_workspace_size)(nT, nB, nI, nH, options);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
     CELLGEN_NAME(lstm_peephole_sequence_forward_memory) here;
-    char *workspace = (char *)args->workspace;
+    CELLGEN_NAME(lstm_peephole_sequence_forward_place)(&here, nT, nB, nI, nH, options, (uintptr_t)args->workspace);
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
-    here.chunk_rows = chunk_rows;
-    here.window_rows = window_rows;
-    here.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
+    here.chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    here.window_rows = cellgen_chunk_rows(nT, nB, 192);
+    here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
     here.team = (cellgen_team *)args->team;
+    here.guarded = cellgen_is_guarded(options);
+    here.window = options ? options->window : 0;
+    if (here.counts) {
+        const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
+                                            here.counts, here.fresh, 0);
+        if (bad) return bad;
+    }
+    int even = 1;
+    here.series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
+    here.step_x = here.counts ? cg_own(here.stage_x, nI) : here.series_x;
+    even = even && cg_is_even(here.series_x, nB);
+    here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
+    if (!args->h) here.series_h = cg_own(here.only_h, nH);
+    even = even && cg_is_even(here.series_h, nB);
+    here.series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 4 : 0, reverse);
+    if (!args->c) here.series_c = cg_own(here.only_c, nH);
+    even = even && cg_is_even(here.series_c, nB);
+    here.gather = here.counts || !even;
     const int64_t threads = here.team ? cellgen_team_size(here.team) : 1;
     const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)) + cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
     here.by_units = cellgen_split_units(nB, threads, weights);
-    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || here.by_units);
+    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && !here.counts && (even || nB == 1) && (threads == 1 || here.by_units);
     here.pack_late = nT == 1 && (threads == 1 || here.by_units);
-    here.forward_1_panel_1 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    here.forward_1_panel_2 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nH, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    here.forward_1_hoisted = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(window_rows * cg_panels_size(1, 4, nH, CELLGEN_SLOT_VECTORS(4)));
-    here.forward_i = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(nB * nH);
-    here.forward_f = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(nB * nH);
-    here.forward_g = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(nB * nH);
-    here.forward_o = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(nB * nH);
-    here.zeros = (real *)(void *)workspace;
+    for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(lstm_peephole_sequence_forward_task), &here);
     return CELLGEN_OK;
 }
@@ -822,6 +931,15 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(lstm_peephole_sequence_backward_args) *args;
     cellgen_team *team;
+    int guarded; /* some steps may not count, or start anew */
+    int gather;  /* rows of many steps are copied side by side before products over all of them */
+    int64_t window;
+    cg_series series_x, across_x;
+    cg_series series_h;
+    cg_series series_c, across_c;
+    cg_series series_d_h;
+    cg_series series_d_c;
+    cg_series series_d_x, across_d_x;
     real *d_o_pre_time; /* kept at every step */
     real *d_f_pre_time; /* kept at every step */
     real *d_i_pre_time; /* kept at every step */
@@ -835,7 +953,16 @@ typedef struct {
     real *deferred_10_panel_3; /* packed weights */
     real *deferred_10_panel_4; /* packed weights */
     real *d_h_prev_pair; /* gradient between two steps */
+    real *rows_h_prev; /* states before many steps */
     real *d_c_prev_pair; /* gradient between two steps */
+    real *now_c_prev; /* state before a step */
+    real *rows_c_prev; /* states before many steps */
+    real *rows_x; /* rows of many steps */
+    real *rows_c; /* rows of many steps */
+    real *rows_d_x; /* rows of many steps */
+    unsigned char *counts; /* which steps count */
+    unsigned char *fresh; /* which start from zero */
+    int32_t *before; /* the step whose state each starts from */
     real *zeros;
 } CELLGEN_NAME(lstm_peephole_sequence_backward_memory);
 
@@ -848,24 +975,27 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_rows = memory->args->d_h ? memory->args->d_h + step * nB * nH : memory->zeros;
-    const int64_t d_h_stride = memory->args->d_h ? nH : 0;
+    const real *d_h_rows = memory->series_d_h.rows ? memory->series_d_h.rows + step * memory->series_d_h.step : memory->zeros;
+    const int64_t d_h_stride = memory->series_d_h.rows ? memory->series_d_h.row : 0;
     const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
         : memory->args->d_h_last ? memory->args->d_h_last : memory->zeros;
     const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
-    const real *d_c_rows = memory->args->d_c ? memory->args->d_c + step * nB * nH : memory->zeros;
-    const int64_t d_c_stride = memory->args->d_c ? nH : 0;
+    const real *d_c_rows = memory->series_d_c.rows ? memory->series_d_c.rows + step * memory->series_d_c.step : memory->zeros;
+    const int64_t d_c_stride = memory->series_d_c.rows ? memory->series_d_c.row : 0;
     const real *d_c_next_rows = step < nT - 1 ? memory->d_c_prev_pair + (step + 1) % 2 * nB * nH
         : memory->args->d_c_last ? memory->args->d_c_last : memory->zeros;
     const int64_t d_c_next_stride = step < nT - 1 || memory->args->d_c_last ? nH : 0;
-    const real *c_prev_rows = step == 0 ? memory->args->c_prev : memory->args->c + (step - 1) * nB * nH;
+    const real *c_prev_rows = memory->guarded ? memory->now_c_prev
+        : step == 0 ? memory->args->c_prev : memory->series_c.rows + (step - 1) * memory->series_c.step;
+    const int64_t c_prev_stride = memory->guarded || step == 0 ? nH : memory->series_c.row;
     const real *p_i_rows = memory->args->p_i;
     const real *p_f_rows = memory->args->p_f;
     const real *p_o_rows = memory->args->p_o;
     const real *i_rows = memory->args->i + step * nB * nH;
     const real *f_rows = memory->args->f + step * nB * nH;
     const real *g_rows = memory->args->g + step * nB * nH;
-    const real *c_rows = memory->args->c + step * nB * nH;
+    const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
+    const int64_t c_stride = memory->series_c.row;
     const real *o_rows = memory->args->o + step * nB * nH;
     real *d_o_pre_rows = memory->d_o_pre_time + step * nB * nH;
     real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
@@ -893,14 +1023,14 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_1)(
         const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
         const real *d_c_row = d_c_rows + row * d_c_stride + first;
         const real *d_c_next_row = d_c_next_rows + row * d_c_next_stride + first;
-        const real *c_prev_row = c_prev_rows + row * nH + first;
+        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
         const real *p_i_row = p_i_rows + first;
         const real *p_f_row = p_f_rows + first;
         const real *p_o_row = p_o_rows + first;
         const real *i_row = i_rows + row * nH + first;
         const real *f_row = f_rows + row * nH + first;
         const real *g_row = g_rows + row * nH + first;
-        const real *c_row = c_rows + row * nH + first;
+        const real *c_row = c_rows + row * c_stride + first;
         const real *o_row = o_rows + row * nH + first;
         real *d_o_pre_row = d_o_pre_rows + row * nH + first;
         real *d_f_pre_row = d_f_pre_rows + row * nH + first;
@@ -1013,8 +1143,11 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1)(
     const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
     const real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
     const real *d_g_bar_rows = memory->d_g_bar_time + step * nB * nH;
-    const real *c_prev_rows = step == 0 ? memory->args->c_prev : memory->args->c + (step - 1) * nB * nH;
-    const real *c_rows = memory->args->c + step * nB * nH;
+    const real *c_prev_rows = memory->gather ? memory->rows_c_prev
+        : step == 0 ? memory->args->c_prev : memory->series_c.rows + (step - 1) * memory->series_c.step;
+    const int64_t c_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_c.step : memory->series_c.row);
+    const real *c_rows = memory->across_c.rows + step * memory->across_c.step;
+    const int64_t c_stride = memory->across_c.row;
     real *d_p_o_rows = memory->args->d_p_o;
     real *d_p_f_rows = memory->args->d_p_f;
     real *d_p_i_rows = memory->args->d_p_i;
@@ -1044,8 +1177,8 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1)(
         const real *d_f_pre_row = d_f_pre_rows + row * nH + first;
         const real *d_i_pre_row = d_i_pre_rows + row * nH + first;
         const real *d_g_bar_row = d_g_bar_rows + row * nH + first;
-        const real *c_prev_row = c_prev_rows + row * nH + first;
-        const real *c_row = c_rows + row * nH + first;
+        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+        const real *c_row = c_rows + row * c_stride + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_o_pre = d_o_pre_row[unit];
@@ -1074,14 +1207,16 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
+        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
+    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
     const real *d_o_pre_rows = memory->d_o_pre_time + step * nB * nH;
     real *d_u_o_rows = memory->args->d_u_o;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
     /* d_u_o += h_prev.T @ d_o_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, nH, d_o_pre_rows, nH, d_u_o_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_o_pre_rows, nH, d_u_o_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3)(
@@ -1093,14 +1228,15 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
+    const int64_t x_stride = memory->across_x.row;
     const real *d_o_pre_rows = memory->d_o_pre_time + step * nB * nH;
     real *d_w_o_rows = memory->args->d_w_o;
 
     const int64_t first = cellgen_share(nI, part, parts);
     const int64_t units = cellgen_share(nI, part + 1, parts) - first;
     /* d_w_o += x.T @ d_o_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, nI, d_o_pre_rows, nH, d_w_o_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, nH, d_w_o_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_4)(
@@ -1112,14 +1248,16 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_4)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
+        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
+    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
     const real *d_g_bar_rows = memory->d_g_bar_time + step * nB * nH;
     real *d_u_g_rows = memory->args->d_u_g;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
     /* d_u_g += h_prev.T @ d_g_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, nH, d_g_bar_rows, nH, d_u_g_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_g_bar_rows, nH, d_u_g_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_5)(
@@ -1131,14 +1269,15 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_5)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
+    const int64_t x_stride = memory->across_x.row;
     const real *d_g_bar_rows = memory->d_g_bar_time + step * nB * nH;
     real *d_w_g_rows = memory->args->d_w_g;
 
     const int64_t first = cellgen_share(nI, part, parts);
     const int64_t units = cellgen_share(nI, part + 1, parts) - first;
     /* d_w_g += x.T @ d_g_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, nI, d_g_bar_rows, nH, d_w_g_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_g_bar_rows, nH, d_w_g_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_6)(
@@ -1150,14 +1289,16 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_6)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
+        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
+    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
     const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
     real *d_u_f_rows = memory->args->d_u_f;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
     /* d_u_f += h_prev.T @ d_f_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, nH, d_f_pre_rows, nH, d_u_f_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_pre_rows, nH, d_u_f_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_7)(
@@ -1169,14 +1310,15 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_7)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
+    const int64_t x_stride = memory->across_x.row;
     const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
     real *d_w_f_rows = memory->args->d_w_f;
 
     const int64_t first = cellgen_share(nI, part, parts);
     const int64_t units = cellgen_share(nI, part + 1, parts) - first;
     /* d_w_f += x.T @ d_f_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, nI, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_8)(
@@ -1188,14 +1330,16 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_8)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = step == 0 ? memory->args->h_prev : memory->args->h + (step - 1) * nB * nH;
+    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
+        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
+    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
     const real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
     real *d_u_i_rows = memory->args->d_u_i;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
     /* d_u_i += h_prev.T @ d_i_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, nH, d_i_pre_rows, nH, d_u_i_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_i_pre_rows, nH, d_u_i_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_9)(
@@ -1207,14 +1351,15 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_9)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->args->x + step * nB * nI;
+    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
+    const int64_t x_stride = memory->across_x.row;
     const real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
     real *d_w_i_rows = memory->args->d_w_i;
 
     const int64_t first = cellgen_share(nI, part, parts);
     const int64_t units = cellgen_share(nI, part + 1, parts) - first;
     /* d_w_i += x.T @ d_i_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, nI, d_i_pre_rows, nH, d_w_i_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_pre_rows, nH, d_w_i_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(
@@ -1230,7 +1375,8 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(
     const real *d_g_bar_rows = memory->d_g_bar_time + step * nB * nH;
     const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
     const real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
-    real *d_x_rows = memory->args->d_x + step * nB * nI;
+    real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
+    const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t blocks = (nI + width - 1) / width;
@@ -1264,7 +1410,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(
             /* d_x = slot 0 */
             for (int64_t row = top; row < top + rows; ++row) {
                 const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * nI + first;
+                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
                 CELLGEN_VECTORIZE
                 for (int64_t unit = 0; unit < units; ++unit) {
                     d_x_row_0[unit] = tile_0[unit];
@@ -1272,6 +1418,88 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(
             }
         }
     }
+}
+
+static void CELLGEN_NAME(lstm_peephole_sequence_backward_prepare)(
+    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    cg_collect_before(memory->now_c_prev, memory->series_c, memory->args->c_prev, nB, nH, step, row_begin, row_end, memory->before);
+}
+
+static void CELLGEN_NAME(lstm_peephole_sequence_backward_settle)(
+    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step;
+    const int cut = memory->window > 0 && step > 0 && step % memory->window == 0;
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const int found = memory->counts ? (int)memory->counts[step * nB + row] : (int)CELLGEN_COUNTS;
+        const int counts = found == CELLGEN_COUNTS;
+        const int stop = cut || (memory->fresh && memory->fresh[step * nB + row]);
+        {
+            real *passed = (step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH) + row * nH;
+            const real *last = memory->args->d_h_last;
+            const real *carry = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH + row * nH
+                                : last       ? last + row * nH
+                                             : 0;
+            if (stop || !counts) cg_copy_row(passed, stop ? 0 : carry, nH);
+            if (!stop && found == CELLGEN_HELD && memory->series_d_h.rows) {
+                const cg_series given = memory->series_d_h;
+                for (int64_t unit = 0; unit < nH; ++unit)
+                    passed[unit] += given.rows[step * given.step + row * given.row + unit];
+            }
+        }
+        {
+            real *passed = (step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH) + row * nH;
+            const real *last = memory->args->d_c_last;
+            const real *carry = step < nT - 1 ? memory->d_c_prev_pair + (step + 1) % 2 * nB * nH + row * nH
+                                : last       ? last + row * nH
+                                             : 0;
+            if (stop || !counts) cg_copy_row(passed, stop ? 0 : carry, nH);
+            if (!stop && found == CELLGEN_HELD && memory->series_d_c.rows) {
+                const cg_series given = memory->series_d_c;
+                for (int64_t unit = 0; unit < nH; ++unit)
+                    passed[unit] += given.rows[step * given.step + row * given.row + unit];
+            }
+        }
+        if (!counts) cg_copy_row(memory->d_o_pre_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_f_pre_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_i_pre_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_g_bar_time + (step * nB + row) * nH, 0, nH);
+    }
+}
+
+static void CELLGEN_NAME(lstm_peephole_sequence_backward_collect)(
+    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
+    cg_collect(memory->rows_c, memory->series_c, nB, nH, step, row_begin, row_end, memory->counts);
+    cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
+    cg_collect_before(memory->rows_c_prev, memory->series_c, memory->args->c_prev, nB, nH, step, row_begin, row_end, memory->before);
+}
+
+static void CELLGEN_NAME(lstm_peephole_sequence_backward_deliver)(
+    const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
 }
 
 static void CELLGEN_NAME(lstm_peephole_sequence_backward_task)(int thread, int threads, void *context)
@@ -1343,18 +1571,25 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_task)(int thread, int t
     const int64_t share = by_units ? thread : 0, shares = by_units ? threads : 1;
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
+    const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
     for (int64_t step = nT - 1; step >= 0; --step) {
+        if (memory->guarded) {
+            CELLGEN_NAME(lstm_peephole_sequence_backward_prepare)(memory, step, own_begin, own_end);
+            if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        }
         CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (memory->guarded || memory->window > 0) {
+            CELLGEN_NAME(lstm_peephole_sequence_backward_settle)(memory, step, own_begin, own_end);
+            if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        }
 
     }
     if (nT == 0 && thread == 0) {
-        for (int64_t unit = 0; unit < nB * (nH); ++unit)
-            args->d_h_prev[unit] = args->d_h_last ? args->d_h_last[unit] : 0;
-        for (int64_t unit = 0; unit < nB * (nH); ++unit)
-            args->d_c_prev[unit] = args->d_c_last ? args->d_c_last[unit] : 0;
+        cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
+        cg_copy_row(args->d_c_prev, args->d_c_last, nB * nH);
     }
     cellgen_team_barrier(memory->team, thread);
 
@@ -1362,8 +1597,12 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_task)(int thread, int t
     for (int64_t step = 0, steps = 0; step < nT; step += steps) {
         const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
         steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0) steps = 1; /* the initial state stands in an array of its own */
+        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
         const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+        if (memory->gather) {
+            CELLGEN_NAME(lstm_peephole_sequence_backward_collect)(memory, step, begin, end);
+            cellgen_team_barrier(memory->team, thread);
+        }
         CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
@@ -1387,36 +1626,61 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_task)(int thread, int t
         else
             CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
         cellgen_team_barrier(memory->team, thread);
-        (void)begin, (void)end;
+        if (memory->gather) CELLGEN_NAME(lstm_peephole_sequence_backward_deliver)(memory, step, begin, end);
     }
 }
 
-int64_t CELLGEN_NAME(lstm_peephole_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+/* Give every array its place from `address` on; tell how many bytes that takes. */
+static int64_t CELLGEN_NAME(lstm_peephole_sequence_backward_place)(
+    CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options, uintptr_t address)
 {
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
+    const int tables = options && (options->lengths || options->mask || options->reset);
+    const int last = options && options->last, consume = options && options->consume;
+    const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
+    int64_t bytes = 0;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    return 64
-         + CELLGEN_BYTES(nT * nB * nH)
-         + CELLGEN_BYTES(nT * nB * nH)
-         + CELLGEN_BYTES(nT * nB * nH)
-         + CELLGEN_BYTES(nT * nB * nH)
-         + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
-         + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
-         + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
-         + CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)))
-         + CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
-         + CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
-         + CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
-         + CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)))
-         + CELLGEN_BYTES(2 * nB * nH)
-         + CELLGEN_BYTES(2 * nB * nH)
-         + CELLGEN_BYTES(nH);
+    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->d_o_pre_time, real, !consume, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_f_pre_time, real, !consume, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_i_pre_time, real, !consume, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_g_bar_time, real, !consume, nT * nB * nH);
+    CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_2_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_2_panel_3, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_2_panel_4, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_10_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_10_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_10_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_10_panel_4, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
+    CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
+    CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
+    CELLGEN_PLACE(memory->rows_c_prev, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->rows_c, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
+    CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
+    CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
+    CELLGEN_PLACE(memory->zeros, real, 1, nH);
+    return bytes;
+}
+
+int64_t CELLGEN_NAME(lstm_peephole_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
+{
+    CELLGEN_NAME(lstm_peephole_sequence_backward_memory) none;
+    return 64 + CELLGEN_NAME(lstm_peephole_sequence_backward_place)(&none, nT, nB, nI, nH, options, 0);
 }
 
 int CELLGEN_NAME(lstm_peephole_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
     const CELLGEN_NAME(lstm_peephole_sequence_backward_args) *args)
 {
+    const cellgen_options *options = args->options;
+    const int64_t *strides = options ? options->strides : 0;
+    const int64_t reverse = options ? options->reverse : 0;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -1456,56 +1720,53 @@ int CELLGEN_NAME(lstm_peephole_sequence_backward)(int64_t nT, int64_t nB, int64_
     if (!args->d_p_i) return CELLGEN_NULL_POINTER;
     if (!args->d_p_f) return CELLGEN_NULL_POINTER;
     if (!args->d_p_o) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_NAME(lstm_peephole_sequence_backward_workspace_size)(nT, nB, nI, nH);
+    const int64_t needed = CELLGEN_NAME(lstm_peephole_sequence_backward_workspace_size)(nT, nB, nI, nH, options);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
     CELLGEN_NAME(lstm_peephole_sequence_backward_memory) here;
-    char *workspace = (char *)args->workspace;
+    CELLGEN_NAME(lstm_peephole_sequence_backward_place)(&here, nT, nB, nI, nH, options, (uintptr_t)args->workspace);
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
-    here.chunk_rows = chunk_rows;
-    here.window_rows = window_rows;
-    here.window_steps = nB > 0 && nT > 0 ? window_rows / nB : 1;
+    here.chunk_rows = cellgen_chunk_rows(nT, nB, 768);
+    here.window_rows = cellgen_chunk_rows(nT, nB, 192);
+    here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
     here.team = (cellgen_team *)args->team;
+    here.guarded = cellgen_is_guarded(options);
+    here.window = options ? options->window : 0;
+    if (here.counts) {
+        const int bad = cellgen_fill_tables(options, strides ? strides + 12 : 0, nT, nB,
+                                            here.counts, here.fresh, here.before);
+        if (bad) return bad;
+    }
+    int even = 1;
+    here.series_x = cg_series_of(args->x, nT, nB, nI, strides ? strides + 0 : 0, reverse);
+    even = even && cg_is_even(here.series_x, nB);
+    here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
+    even = even && cg_is_even(here.series_h, nB);
+    here.series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 4 : 0, reverse);
+    even = even && cg_is_even(here.series_c, nB);
+    here.series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 6 : 0, reverse);
+    even = even && cg_is_even(here.series_d_h, nB);
+    here.series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 8 : 0, reverse);
+    even = even && cg_is_even(here.series_d_c, nB);
+    here.series_d_x = cg_series_of(args->d_x, nT, nB, nI, strides ? strides + 10 : 0, reverse);
+    even = even && cg_is_even(here.series_d_x, nB);
+    here.gather = here.counts || !even;
+    here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
+    here.across_c = cg_across(here.series_c, nB, here.gather ? here.rows_c : 0, nH);
+    here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
+    if (options && options->consume) here.d_o_pre_time = (real *)(uintptr_t)args->i;
+    if (options && options->consume) here.d_f_pre_time = (real *)(uintptr_t)args->f;
+    if (options && options->consume) here.d_i_pre_time = (real *)(uintptr_t)args->g;
+    if (options && options->consume) here.d_g_bar_time = (real *)(uintptr_t)args->o;
     const int64_t threads = here.team ? cellgen_team_size(here.team) : 1;
     const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     here.by_units = cellgen_split_units(nB, threads, weights);
-    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && (threads == 1 || here.by_units);
+    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && !here.counts && (even || nB == 1) && (threads == 1 || here.by_units);
     here.pack_late = nT == 1 && (threads == 1 || here.by_units);
-    here.d_o_pre_time = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(nT * nB * nH);
-    here.d_f_pre_time = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(nT * nB * nH);
-    here.d_i_pre_time = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(nT * nB * nH);
-    here.d_g_bar_time = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(nT * nB * nH);
-    here.reverse_2_panel_1 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    here.reverse_2_panel_2 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    here.reverse_2_panel_3 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    here.reverse_2_panel_4 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    here.deferred_10_panel_1 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    here.deferred_10_panel_2 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    here.deferred_10_panel_3 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    here.deferred_10_panel_4 = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    here.d_h_prev_pair = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(2 * nB * nH);
-    here.d_c_prev_pair = (real *)(void *)workspace;
-    workspace += CELLGEN_BYTES(2 * nB * nH);
-    here.zeros = (real *)(void *)workspace;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(lstm_peephole_sequence_backward_task), &here);
     return CELLGEN_OK;

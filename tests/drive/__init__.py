@@ -127,7 +127,8 @@ def _table(interface: Interface, function: Function, suffix: str, c_type: str) -
     if function.workspace:
         workspace = f"{stem}_workspace"
         lines += [f"static int64_t {workspace}(const int64_t *sizes)", "{"]
-        lines += [f"    return {names.workspace_size}({sizes});", "}"]
+        options = ", NULL" if function.team else ""
+        lines += [f"    return {names.workspace_size}({sizes}{options});", "}"]
     lines += [
         f'static const drive_function {stem} = {{"{names.call}", sizeof({c_type}), '
         f"sizeof({names.struct}), {stem}_call, {workspace}, {len(function.dims)}, "

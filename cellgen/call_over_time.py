@@ -1,0 +1,479 @@
+"""Call a function over time: on a team of threads, over the steps that count, in any layout.
+
+Arrays over time are (T, B, ...) with units side by side; steps and rows may lie any distance apart,
+so that batch-first arrays and slices of larger ones are read and written in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+import numpy as np
+
+from .abi import Argument, Function
+from .arguments import DTYPES, Checked, check_call, lengths, take_out, type_name
+from .call import (
+    KEPT_PLANS,
+    KernelFunction,
+    Out,
+    Owner,
+    Plan,
+    Pointer,
+    defect,
+    make_plan,
+    refuse_overlap,
+    take_workspace,
+)
+from .errors import ArgumentError
+from .memory import empty
+from .results import Array, Results, result_class
+from .threads import thread_count, threads_team
+
+
+@dataclass(frozen=True)
+class Options:
+    """Which steps of a sequence count and how its arrays lie in memory.
+
+    ``lengths`` (B): steps of each row that count, from the first on; 0 is legal. ``mask`` (T, B),
+    bool: False leaves a step out. ``reset`` (T, B), bool: True sets the state before a step to
+    zero. ``reverse``: from the last step to the first. ``batch_first``: arrays over time, mask and
+    reset are (B, T, ...). ``zero_output_for_mask``: outputs of a step that ``mask`` leaves out are
+    zeros instead of the step before's (Keras' name). ``last_only``: no outputs over time.
+    ``window``: no gradient passes from a step that is a multiple of it to the one before; 0: all
+    do. ``consume``: the backward pass may overwrite ``saved``.
+
+    A step that does not count leaves the state as it is; nothing of the inputs is read there, no
+    reset happens there, and outputs beyond a length are zeros. Upstream gradients count where
+    outputs do: at a step that repeats an output, they are added to the state that it shows.
+    """
+
+    lengths: object = None
+    mask: object = None
+    reset: object = None
+    reverse: bool = False
+    batch_first: bool = False
+    zero_output_for_mask: bool = False
+    last_only: bool = False
+    window: int = 0
+    consume: bool = False
+
+
+NONE = Options()
+
+
+@dataclass(frozen=True)
+class TimePlan(Plan):
+    """A plan of a function over time.
+
+    ``strides``: elements from step to step and from row to row of every array over time, or None
+    where none has gaps; ``apart``: those whose address must be taken without a buffer.
+    """
+
+    strides: tuple[int, ...] | None
+    apart: frozenset[str]
+    size: Callable[..., int]
+
+
+class TimeFunction(KernelFunction):
+    """A function over time: runs on a team of threads, on the steps that its options say."""
+
+    look = staticmethod(attrgetter("__class__", "dtype", "shape", "strides", "flags.num"))
+
+    def __init__(self, kernel: Owner, function: Function) -> None:
+        super().__init__(kernel, function)
+        self._fields = tuple(item.name for item in function.results if not item.saved)
+        self._saves = tuple(item.name for item in function.results if item.saved)
+        self._takes = tuple(item.name for item in function.arguments if item.saved)
+        members = (*function.struct_members, *function.results)
+        self._timed = tuple(item.name for item in members if item.over_time)
+        self._outputs = frozenset(i.name for i in function.results if i.over_time)
+        self.saved = result_class("saved", self._saves)
+
+    def _run(
+        self,
+        arguments: dict[str, object],
+        out: Out,
+        options: Options,
+        threads: int | None,
+        *,
+        save: bool = False,
+    ) -> dict[str, Array | None]:
+        """Check and call; return every array of the results by name."""
+        scalars = self._take_scalars(arguments)
+        for name in self._nullable:
+            if name in arguments and arguments[name] is None:
+                del arguments[name]
+        results = {} if out is None else take_out(self.__qualname__, self._fields, out)
+        if options.batch_first:
+            arguments, results = self._time_first(arguments), self._time_first(results)
+        plan = self._find_plan(arguments, results)
+        assert isinstance(plan, TimePlan)
+        library = self._kernel.library()
+        view, pointer = plan.view, plan.pointer
+        found: dict[str, Array | None] = {}
+        for name, shape in plan.fresh:
+            if (save or name not in self._saves) and not (
+                options.last_only and name in self._outputs
+            ):
+                found[name] = self._empty(name, shape, plan.dtype, options)
+        found.update(results)
+        strides = plan.strides
+        if options.batch_first and strides is None:
+            strides = self._dense(plan)
+        if options.batch_first and strides is not None:
+            strides = self._with_fresh(strides, found)
+        apart = plan.apart | self._outputs if options.batch_first else plan.apart
+        members: list[object] = []
+        for name in plan.arrays:
+            array = arguments[name]
+            members.append(
+                _address(library.ffi, plan, array) if name in apart else view(pointer, array)
+            )
+        for place, value in sorted((*plan.nulls, *scalars)):
+            members.insert(place, value)
+        for name in (*self._fields, *self._saves):
+            result = found.get(name)
+            if result is None:
+                members.append(library.ffi.NULL)
+            elif name in apart:
+                members.append(_address(library.ffi, plan, result))
+            else:
+                members.append(view(pointer, result))
+        settings: Pointer = library.ffi.NULL
+        keep: tuple[object, ...] = ()
+        size = plan.workspace or 0
+        if options is not NONE or strides is not None:
+            settings, keep = self._settings(library.ffi, plan, options, strides)
+            size = plan.size(*plan.dims, settings)
+        memory = take_workspace(self.__qualname__, size, plan.dims)
+        team = threads_team(library, self._kernel.interface, thread_count(threads))
+        members += (memory.pointer, memory.bytes, team, settings)
+        struct = plan.new(plan.struct, members)
+        if plan.given and apart:
+            self._refuse_shared(arguments, results)
+        elif plan.given:
+            refuse_overlap(self.__qualname__, plan, struct)
+        code = plan.call(*plan.dims, struct)
+        del keep
+        if code:
+            raise defect(self.__qualname__, plan, code)
+        return self._time_first(found) if options.batch_first else found
+
+    def _plan(self, arguments: dict[str, object], results: dict[str, Array]) -> Plan:
+        checked = check_call(self.__qualname__, self.function, arguments, results)
+        plan = make_plan(self._kernel, self.function, checked)
+        library = self._kernel.library()
+        symbols = self._kernel.interface.symbols(self.function, DTYPES[checked.dtype][0])
+        size = getattr(library.lib, symbols.workspace_size)
+        strides, apart = _strides(self.function, checked)
+        fields = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
+        timed = TimePlan(**fields, strides=strides, apart=apart, size=size)
+        if len(self._plans) >= KEPT_PLANS:
+            self._plans.clear()
+        key = (*arguments, *map(self.look, arguments.values()), *map(self.look, results.values()))
+        self._plans[(key, *results) if results else key] = timed
+        return timed
+
+    # --- layouts ---
+
+    def _time_first(self, arrays: Mapping[str, object]) -> dict:  # type: ignore[type-arg]
+        """Look at arrays over time with their first two axes swapped."""
+        return {
+            name: array.swapaxes(0, 1)
+            if name in self._timed and isinstance(array, np.ndarray) and array.ndim > 1
+            else array
+            for name, array in arrays.items()
+        }
+
+    def _empty(
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[np.floating], options: Options
+    ) -> Array:
+        swap = options.batch_first and name in self._timed
+        try:
+            if swap:
+                steps, rows, *rest = shape
+                return empty((rows, steps, *rest), dtype).swapaxes(0, 1)
+            return empty(shape, dtype)
+        except MemoryError as error:
+            raise MemoryError(
+                f"{self.__qualname__}: no memory for {name} of shape {shape}, {dtype}"
+            ) from error
+
+    def _dense(self, plan: TimePlan) -> tuple[int, ...]:
+        dims = dict(zip(self.function.dims, plan.dims, strict=True))
+        members = (*self.function.struct_members, *self.function.results)
+        timed = [item for item in members if item.over_time]
+        return tuple(number for item in timed for number in _dense_strides(item, dims))
+
+    def _with_fresh(
+        self, strides: Sequence[int], found: Mapping[str, Array | None]
+    ) -> tuple[int, ...]:
+        """Put in the strides of results that this call has made."""
+        numbers = list(strides)
+        for place, name in enumerate(self._timed):
+            array = found.get(name)
+            if array is not None:
+                numbers[2 * place : 2 * place + 2] = _steps_of(array)
+        return tuple(numbers)
+
+    def _refuse_shared(self, arguments: Mapping[str, object], results: Mapping[str, Array]) -> None:
+        """Raise ArgumentError where a result shares an element with another array of the call."""
+        others = {n: a for n, a in arguments.items() if isinstance(a, np.ndarray)}
+        for name, result in results.items():
+            rest = {**others, **{n: a for n, a in results.items() if n != name}}
+            for other, array in rest.items():
+                if _share(result, array):
+                    kind = "result" if other in results else "argument"
+                    raise ArgumentError(
+                        f"{self.__qualname__}: out {name} shares memory with the {kind} {other}, "
+                        f"expected memory of its own (results are written while arguments are "
+                        f"read); give another array"
+                    )
+
+    # --- options ---
+
+    def _settings(
+        self, ffi: Pointer, plan: TimePlan, options: Options, strides: tuple[int, ...] | None
+    ) -> tuple[Pointer, tuple[object, ...]]:
+        """Make the C options, and tell what must stay alive during the call."""
+        dims = dict(zip(self.function.dims, plan.dims, strict=True))
+        steps, rows = dims["T"], dims["B"]
+        counts = self._lengths(options.lengths, steps, rows)
+        mask = self._flags("mask", options, steps, rows)
+        reset = self._flags("reset", options, steps, rows)
+        if (mask is not None and not mask.flags.c_contiguous) or (
+            reset is not None and not reset.flags.c_contiguous
+        ):
+            strides = strides or self._dense(plan)
+        numbers = None
+        if strides is not None:
+            tables = [n for flags in (mask, reset) for n in _flag_steps(flags, rows)]
+            numbers = np.array([*strides, *tables], np.int64)
+        arrays = (counts, mask, reset, numbers)
+        kinds = ("int64_t *", "unsigned char *", "unsigned char *", "int64_t *")
+        pointers = [
+            ffi.NULL if a is None else ffi.cast(kind, a.__array_interface__["data"][0])  # type: ignore[attr-defined]
+            for kind, a in zip(kinds, arrays, strict=True)
+        ]
+        window = options.window
+        if isinstance(window, bool) or not isinstance(window, int | np.integer) or window < 0:
+            raise ArgumentError(
+                f"{self.__qualname__}: window is {window!r}, expected a number of steps, or 0 for "
+                f"no limit"
+            )
+        settings = ffi.new(  # type: ignore[attr-defined]
+            "cellgen_options *",
+            [
+                *pointers,
+                bool(options.reverse),
+                not options.zero_output_for_mask,
+                bool(options.last_only),
+                int(window),
+                bool(options.consume),
+            ],
+        )
+        return settings, arrays
+
+    def _lengths(self, given: object, steps: int, rows: int) -> Array | None:
+        if given is None:
+            return None
+        array = np.asarray(given)
+        if array.shape != (rows,) or array.dtype.kind not in "iu":
+            raise ArgumentError(
+                f"{self.__qualname__}: lengths has shape {array.shape} and dtype {array.dtype}, "
+                f"expected (B,) = ({rows},) integers; pass one length for each row"
+            )
+        bad = np.flatnonzero((array < 0) | (array > steps))
+        if bad.size:
+            row = int(bad[0])
+            raise ArgumentError(
+                f"{self.__qualname__}: lengths[{row}] is {array[row]}, expected 0 to T = {steps}; "
+                f"shorten it or pass longer arrays"
+            )
+        return np.ascontiguousarray(array, np.int64)
+
+    def _flags(self, name: str, options: Options, steps: int, rows: int) -> Array | None:
+        given = getattr(options, name)
+        if given is None:
+            return None
+        axes = ("B", "T") if options.batch_first else ("T", "B")
+        shape = (rows, steps) if options.batch_first else (steps, rows)
+        if not isinstance(given, np.ndarray) or given.dtype != np.bool_ or given.shape != shape:
+            found = type_name(given)
+            if isinstance(given, np.ndarray):
+                found = f"of shape {given.shape} and dtype {given.dtype}"
+            raise ArgumentError(
+                f"{self.__qualname__}: {name} is {found}, expected a numpy.ndarray of bool "
+                f"({', '.join(axes)}) = {shape}; pass {name}.astype(bool) in that shape"
+            )
+        return given.swapaxes(0, 1) if options.batch_first else given
+
+
+class SequenceForward(TimeFunction):
+    """``sequence_forward``: outputs over time, final states, and on request what backward reads."""
+
+    def __init__(self, kernel: Owner, function: Function) -> None:
+        super().__init__(kernel, function)
+        self.result = result_class(function.name, (*self._fields, "saved"))
+
+    def __call__(  # type: ignore[override]  # adds keywords; arguments are checked at run time
+        self,
+        /,
+        *,
+        out: Out = None,
+        save: bool = False,
+        threads: int | None = None,
+        lengths: object = None,
+        mask: object = None,
+        reset: object = None,
+        reverse: bool = False,
+        batch_first: bool = False,
+        zero_output_for_mask: bool = False,
+        last_only: bool = False,
+        **arguments: object,
+    ) -> Results:
+        """Compute all steps; see ``Options``. With ``save``, outputs over time are always formed.
+
+        Raises ArgumentError, BuildError, MemoryError.
+        """
+        options = NONE
+        if (
+            lengths is not None
+            or mask is not None
+            or reset is not None
+            or reverse
+            or batch_first
+            or last_only
+        ):
+            options = Options(
+                lengths,
+                mask,
+                reset,
+                reverse,
+                batch_first,
+                zero_output_for_mask,
+                last_only and not save,
+            )
+        found = self._run(arguments, out, options, threads, save=save)
+        kept = tuple.__new__(self.saved, [found[n] for n in self._saves]) if save else None
+        return tuple.__new__(self.result, [*(found.get(n) for n in self._fields), kept])
+
+
+class SequenceBackward(TimeFunction):
+    """``sequence_backward``: every gradient; options as they were given to ``sequence_forward``."""
+
+    def __call__(  # type: ignore[override]  # adds keywords; arguments are checked at run time
+        self,
+        /,
+        *,
+        out: Out = None,
+        saved: Results | None = None,
+        threads: int | None = None,
+        lengths: object = None,
+        mask: object = None,
+        reset: object = None,
+        reverse: bool = False,
+        batch_first: bool = False,
+        zero_output_for_mask: bool = False,
+        window: int = 0,
+        consume: bool = False,
+        **arguments: object,
+    ) -> Results:
+        """Compute every gradient; see ``Options``.
+
+        Raises ArgumentError, BuildError, MemoryError.
+        """
+        self._take_saved(arguments, saved, consume=consume)
+        options = NONE
+        if (
+            lengths is not None
+            or mask is not None
+            or reset is not None
+            or reverse
+            or batch_first
+            or window
+            or consume
+        ):
+            options = Options(
+                lengths,
+                mask,
+                reset,
+                reverse,
+                batch_first,
+                zero_output_for_mask,
+                window=window,
+                consume=consume,
+            )
+        found = self._run(arguments, out, options, threads)
+        return tuple.__new__(self.result, [found[name] for name in self._fields])
+
+    def _take_saved(
+        self, arguments: dict[str, object], saved: Results | None, *, consume: bool
+    ) -> None:
+        """Unfold ``saved`` into the arguments that come from the forward pass."""
+        if saved is None:
+            if self._takes and not any(name in arguments for name in self._takes):
+                raise ArgumentError(
+                    f"{self.__qualname__}: saved is missing, expected what "
+                    f"sequence_forward(..., save=True).saved holds ({', '.join(self._takes)}); "
+                    f"pass saved=..."
+                )
+            return
+        if getattr(saved, "_fields", None) != self._takes:
+            raise ArgumentError(
+                f"{self.__qualname__}: saved is {type_name(saved)}, expected the arrays "
+                f"{', '.join(self._takes) or '(none)'} of sequence_forward(..., save=True).saved"
+            )
+        for name, array in zip(self._takes, saved, strict=True):
+            if consume and not array.flags.writeable:
+                raise ArgumentError(
+                    f"{self.__qualname__}: saved.{name} is read-only, expected an array to write "
+                    f"into with consume=True; pass consume=False"
+                )
+            arguments[name] = array
+
+
+# --- strides ----------------------------------------------------------------------------------
+
+
+def _strides(function: Function, checked: Checked) -> tuple[tuple[int, ...] | None, frozenset[str]]:
+    """Measure steps and rows of every array over time, and name those that have gaps."""
+    given = {**checked.inputs, **checked.outputs}
+    numbers: list[int] = []
+    apart = set()
+    for item in (*function.struct_members, *function.results):
+        if not item.over_time:
+            continue
+        array = given.get(item.name)
+        if array is None or array.flags.c_contiguous:
+            numbers += _dense_strides(item, checked.dims)
+        else:
+            apart.add(item.name)
+            numbers += _steps_of(array)
+    return (tuple(numbers) if apart else None), frozenset(apart)
+
+
+def _dense_strides(item: Argument, dims: Mapping[str, int]) -> tuple[int, int]:
+    _, rows, *units = lengths(item, dict(dims))
+    width = int(np.prod(units))
+    return rows * width, width
+
+
+def _steps_of(array: Array) -> tuple[int, int]:
+    return array.strides[0] // array.itemsize, array.strides[1] // array.itemsize
+
+
+def _flag_steps(flags: Array | None, rows: int) -> tuple[int, int]:
+    return (rows, 1) if flags is None else (flags.strides[0], flags.strides[1])
+
+
+def _address(ffi: Pointer, plan: Plan, array: object) -> Pointer:
+    """The address of an array's first element, whatever its strides."""
+    data = array.__array_interface__["data"][0]  # type: ignore[attr-defined]
+    return ffi.cast(plan.element, data)  # type: ignore[attr-defined]
+
+
+def _share(one: Array, other: Array) -> bool:
+    return np.may_share_memory(one, other) and np.shares_memory(one, other)

@@ -1,0 +1,49 @@
+"""What a kernel function returns: named tuples that pickle."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from functools import cache as cached
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray
+
+
+class Results(tuple[Array, ...]):
+    """What a kernel function returns: a named tuple whose fields are the names of the results."""
+
+    __slots__ = ()
+    _fields: tuple[str, ...]
+    _function: str
+
+    if TYPE_CHECKING:
+
+        def __new__(cls, *values: Array) -> Results: ...
+
+        def __getattr__(self, name: str) -> Array: ...
+
+        def _asdict(self) -> dict[str, Array]: ...
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _result, (self._function, self._fields, tuple(self))
+
+
+@cached
+def result_class(function: str, fields: tuple[str, ...]) -> type[Results]:
+    """Make the named tuple of a function's results: ``weight_gradients`` gives WeightGradients."""
+    name = "".join(word.capitalize() for word in function.split("_"))
+    named = namedtuple(name, fields)  # type: ignore[misc]
+    body = {
+        "__slots__": (),
+        "__module__": __name__,
+        "__doc__": f"Results of {function}: {', '.join(fields)}.",
+        "_function": function,
+    }
+    return type(name, (named, Results), body)
+
+
+def _result(function: str, fields: tuple[str, ...], values: tuple[Array, ...]) -> Results:
+    """Make results again from a pickle."""
+    return result_class(function, fields)(*values)

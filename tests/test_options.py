@@ -1,0 +1,426 @@
+"""Which steps count, and where arrays lie: every option, together, for cells of every kind."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+import cellgen
+from cellgen.abi import axis_length
+from cellgen.call_over_time import NONE, Options
+from cellgen.cells import GRU, LSTM, Elman, GRUBlockCell, GRUResetBefore, LSTMPeephole
+from cellgen.errors import ArgumentError, BuildError
+from cellgen.over_time import STEP, run_steps
+from cellgen.pipeline import sequence_of
+
+CELLS = (Elman, GRU, GRUResetBefore, GRUBlockCell, LSTM, LSTMPeephole)
+SHAPE = (7, 5, 3, 18)
+SIZES = dict(zip("TBIH", SHAPE, strict=True))
+TOLERANCE = 1e-12  # float64, sums of some hundred terms over seven steps
+
+LENGTHS = np.array([7, 3, 0, 5, 1])
+RNG = np.random.default_rng(5)
+MASK = RNG.random((7, 5)) < 0.6
+MASK[:, 2] = False
+RESET = RNG.random((7, 5)) < 0.3
+
+CASES = {
+    "lengths": Options(lengths=LENGTHS),
+    "mask": Options(mask=MASK),
+    "mask, zeros": Options(mask=MASK, zero_output_for_mask=True),
+    "reset": Options(reset=RESET),
+    "reverse": Options(reverse=True),
+    "batch first": Options(batch_first=True),
+    "lengths in reverse": Options(lengths=LENGTHS, reverse=True),
+    "all together": Options(lengths=LENGTHS, mask=MASK, reset=RESET, reverse=True),
+    "all together, batch first": Options(
+        lengths=LENGTHS, mask=MASK, reset=RESET, reverse=True, batch_first=True
+    ),
+}
+
+cells = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.definition.name)
+cases = pytest.mark.parametrize("options", CASES.values(), ids=CASES)
+
+
+@cache
+def kernel_of(cell):
+    return cellgen.load(cell.definition.name)
+
+
+def draw(function, seed, *, optional=False, sizes=SIZES):
+    rng = np.random.default_rng(seed)
+    return {
+        a.name: rng.standard_normal([axis_length(axis, sizes) for axis in a.shape]) * 0.5
+        for a in function.arguments
+        if not a.is_scalar and a.optional == optional and (a.used or optional) and not a.saved
+    }
+
+
+def swapped(arrays, kernel, options):
+    """Arrays over time as the call wants them: (B, T, ...) without gaps where batch-first."""
+    if not options.batch_first:
+        return arrays
+    timed = {*kernel.sequence_forward._timed, *kernel.sequence_backward._timed, "mask", "reset"}
+    return {
+        n: np.ascontiguousarray(a.swapaxes(0, 1)) if n in timed else a for n, a in arrays.items()
+    }
+
+
+def keywords(options, *, backward=False):
+    found = {
+        name: getattr(options, name)
+        for name in ("lengths", "mask", "reset", "reverse", "batch_first", "zero_output_for_mask")
+    }
+    if options.batch_first:
+        for name in ("mask", "reset"):
+            if found[name] is not None:
+                found[name] = np.ascontiguousarray(found[name].swapaxes(0, 1))
+    return found | ({"window": options.window, "consume": options.consume} if backward else {})
+
+
+def run(cell, options, *, threads=2, dtype=np.float64, padding=None, consume=False):
+    """Forward and backward with everything given; results time-first."""
+    kernel = kernel_of(cell)
+    arguments = {n: a.astype(dtype) for n, a in draw(kernel.sequence_forward.function, 0).items()}
+    given = draw(kernel.sequence_backward.function, 1, optional=True)
+    given = {n: a.astype(dtype) for n, a in given.items()}
+    if padding is not None:
+        arguments["x"] = np.where(padding[:, :, None], arguments["x"], np.nan).astype(dtype)
+    arguments = swapped(arguments, kernel, options)
+    given = swapped(given, kernel, options)
+    forward = kernel.sequence_forward(**arguments, save=True, threads=threads, **keywords(options))
+    outputs = {str(v.name): getattr(forward, str(v.name)) for v in cell.definition.outputs}
+    backward = kernel.sequence_backward(
+        **arguments,
+        **outputs,
+        **given,
+        saved=forward.saved,
+        threads=threads,
+        **(keywords(options, backward=True) | {"consume": consume}),
+    )
+    found = forward._asdict() | backward._asdict()
+    del found["saved"]
+    if options.batch_first:
+        timed = {*kernel.sequence_forward._timed, *kernel.sequence_backward._timed}
+        found = {n: a.swapaxes(0, 1) if n in timed else a for n, a in found.items()}
+    return found
+
+
+def truth(cell, options, arguments):
+    plain = Options(
+        options.lengths,
+        options.mask,
+        options.reset,
+        options.reverse,
+        zero_output_for_mask=options.zero_output_for_mask,
+    )
+    return run_steps(cell.definition, arguments, SIZES, plain).results
+
+
+@cells
+@cases
+def test_forward_agrees_with_the_equations_of_the_steps_that_count(cell, options):
+    found = run(cell, options)
+    for name, expected in truth(
+        cell, options, draw(kernel_of(cell).sequence_forward.function, 0)
+    ).items():
+        assert np.max(np.abs(found[name] - expected)) <= TOLERANCE, name
+
+
+@cells
+@cases
+def test_every_gradient_agrees_with_the_complex_step(cell, options):
+    kernel, rng = kernel_of(cell), np.random.default_rng(2)
+    arguments = draw(kernel.sequence_forward.function, 0)
+    given = draw(kernel.sequence_backward.function, 1, optional=True)
+    found = run(cell, options)
+    for name, array in arguments.items():
+        direction = rng.standard_normal(array.shape)
+        results = truth(cell, options, {**arguments, name: array + 1j * STEP * direction})
+        loss = sum(np.sum(a * given[f"d_{n}"]) for n, a in results.items() if f"d_{n}" in given)
+        terms = found[f"d_{name}"] * direction
+        size = np.sum(np.abs(terms)) + 1e-300
+        assert abs(np.sum(terms) - np.imag(loss) / STEP) <= TOLERANCE * size, name
+
+
+@cells
+@pytest.mark.parametrize("name", ["mask", "all together", "all together, batch first"])
+def test_padding_is_never_read(cell, name):
+    """NaN in the inputs of steps that do not count changes no bit of any result."""
+    options = CASES[name]
+    counts = MASK if options.lengths is None else MASK & (np.arange(7)[:, None] < LENGTHS)
+    clean, dirty = run(cell, options), run(cell, options, padding=counts)
+    assert {n: a.tobytes() for n, a in clean.items()} == {n: a.tobytes() for n, a in dirty.items()}
+
+
+@cells
+@pytest.mark.parametrize("name", ["reverse", "all together", "batch first"])
+def test_results_are_bitwise_equal_for_any_number_of_threads(cell, name):
+    runs = [
+        [a.tobytes() for a in run(cell, CASES[name], threads=n, dtype=np.float32).values()]
+        for n in (1, 2, 3, 5)
+    ]
+    assert all(found == runs[0] for found in runs)
+
+
+@cells
+def test_options_that_leave_nothing_out_change_no_bit(cell):
+    plain = run(cell, NONE)
+    for options in (
+        Options(lengths=np.full(5, 7)),
+        Options(mask=np.ones((7, 5), bool)),
+        Options(reset=np.zeros((7, 5), bool)),
+    ):
+        found = run(cell, options)
+        for name, array in plain.items():
+            # Gradients of weights are sums over rows; a chunk of steps may begin elsewhere.
+            assert np.max(np.abs(found[name] - array)) <= TOLERANCE, name
+
+
+@cells
+def test_reverse_is_forward_on_flipped_arrays(cell):
+    kernel = kernel_of(cell)
+    arguments = draw(kernel.sequence_forward.function, 0)
+    there = kernel.sequence_forward(**arguments, reverse=True)
+    back = kernel.sequence_forward(**{**arguments, "x": arguments["x"][::-1].copy()})
+    assert np.array_equal(there.h[::-1], back.h)
+    assert np.array_equal(there.h_last, back.h_last)
+
+
+@cells
+@pytest.mark.parametrize("window", [1, 2, 3, 7, 100])
+def test_a_window_is_the_chunked_form_with_carried_state(cell, window):
+    """Gradients of chunks that are run one after the other, each from the last one's state."""
+    kernel = kernel_of(cell)
+    arguments = draw(kernel.sequence_forward.function, 0)
+    given = draw(kernel.sequence_backward.function, 1, optional=True)
+    states = [str(s.name) for s in cell.definition.states]
+    outputs = [str(v.name) for v in cell.definition.outputs]
+    whole = kernel.sequence_forward(**arguments, save=True)
+    found = kernel.sequence_backward(
+        **arguments,
+        **{n: getattr(whole, n) for n in outputs},
+        **given,
+        saved=whole.saved,
+        window=window,
+    )
+    chunks = []
+    state = {n: arguments[n] for n in states}
+    for start in range(0, 7, window):
+        part = slice(start, min(start + window, 7))
+        own = {**arguments, **state, "x": arguments["x"][part]}
+        forward = kernel.sequence_forward(**own, save=True)
+        last = part.stop == 7
+        upstream = {
+            n: a if n.endswith("_last") else a[part]
+            for n, a in given.items()
+            if last or not n.endswith("_last")
+        }
+        chunks.append(
+            kernel.sequence_backward(
+                **own,
+                **{n: getattr(forward, n) for n in outputs},
+                **upstream,
+                saved=forward.saved,
+            )
+        )
+        state = {n: getattr(forward, f"{n.removesuffix('_prev')}_last") for n in states}
+    for name, array in found._asdict().items():
+        parts = [getattr(chunk, name) for chunk in chunks]
+        if name == "d_x":
+            expected = np.concatenate(parts)
+        elif name.removeprefix("d_") in states:
+            expected = parts[0]
+        else:
+            expected = sum(parts)
+        assert np.max(np.abs(array - expected)) <= TOLERANCE * 10, name
+
+
+@cells
+def test_consuming_what_was_saved_changes_no_bit_and_takes_less_workspace(cell):
+    kernel = kernel_of(cell)
+    plain, consumed = run(cell, NONE), run(cell, NONE, consume=True)
+    assert all(np.array_equal(plain[n], consumed[n]) for n in plain)
+    library = kernel.library()
+    size = getattr(library.lib, f"{kernel.name}_sequence_backward_workspace_size_f64")
+    dims = [SIZES[d] for d in kernel.sequence_backward.function.dims]
+    options = library.ffi.new("cellgen_options *", {"consume": 1})
+    names = {str(k.name) for k in sequence_of(cell).consumed}
+    freed = len(names) * -(-7 * 5 * 18 * 8 // 64) * 64
+    assert size(*dims, library.ffi.NULL) - size(*dims, options) == freed
+    if cell in (GRU, LSTM, LSTMPeephole):
+        assert len(names) >= 3
+
+
+@cells
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_last_state_alone(cell, threads):
+    kernel = kernel_of(cell)
+    arguments = draw(kernel.sequence_forward.function, 0)
+    every = kernel.sequence_forward(**arguments, threads=threads)
+    last = kernel.sequence_forward(**arguments, threads=threads, last_only=True)
+    for name in every._fields[:-1]:
+        if name.endswith("_last"):
+            assert np.array_equal(getattr(every, name), getattr(last, name))
+        else:
+            assert getattr(last, name) is None
+
+
+def test_slices_of_larger_arrays_are_read_and_written_in_place():
+    """Two directions into the halves of one array, from a slice of a wider input."""
+    kernel = kernel_of(GRU)
+    arguments = draw(kernel.sequence_forward.function, 0)
+    wide = np.full((7, 5, 9), np.nan)
+    wide[:, :, 4:7] = arguments["x"]
+    both = np.full((7, 5, 36), np.nan)
+    sliced = {**arguments, "x": wide[:, :, 4:7]}
+    one = kernel.sequence_forward(**sliced, out={"h": both[:, :, :18]})
+    two = kernel.sequence_forward(**sliced, reverse=True, out={"h": both[:, :, 18:]})
+    assert one.h.base is both
+    assert np.array_equal(both[:, :, :18], kernel.sequence_forward(**arguments).h)
+    assert np.array_equal(both[:, :, 18:], kernel.sequence_forward(**arguments, reverse=True).h)
+    assert np.array_equal(two.h_last, both[0, :, 18:])
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_few_rows_batch_first(rows):
+    """One or two rows: products of inputs are formed ahead where rows lie evenly."""
+    kernel, sizes = kernel_of(LSTM), {**SIZES, "B": rows, "T": 300}
+    arguments = draw(kernel.sequence_forward.function, 0, sizes=sizes)
+    expected = kernel.sequence_forward(**arguments, threads=1)
+    x = np.ascontiguousarray(arguments["x"].swapaxes(0, 1))
+    found = kernel.sequence_forward(**{**arguments, "x": x}, batch_first=True, threads=1)
+    assert np.max(np.abs(found.h.swapaxes(0, 1) - expected.h)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (7, 0), (0, 0)])
+def test_nothing_to_do(shape):
+    kernel = kernel_of(GRU)
+    sizes = {**SIZES, "T": shape[0], "B": shape[1]}
+    arguments = draw(kernel.sequence_forward.function, 0, sizes=sizes)
+    options = {
+        "lengths": np.zeros(shape[1], int),
+        "mask": np.zeros(shape, bool),
+        "reset": np.ones(shape, bool),
+        "reverse": True,
+    }
+    forward = kernel.sequence_forward(**arguments, **options, save=True)
+    assert np.array_equal(forward.h_last, arguments["h_prev"])
+    backward = kernel.sequence_backward(**arguments, h=forward.h, saved=forward.saved, **options)
+    assert not backward.d_u_n.any()
+
+
+# --- errors -----------------------------------------------------------------------------------
+
+WRONG = {
+    "a length above T": ({"lengths": [7, 8, 1, 1, 1]}, "lengths[1] is 8, expected 0 to T = 7"),
+    "a negative length": ({"lengths": [7, 1, 1, -2, 1]}, "lengths[3] is -2, expected 0 to T = 7"),
+    "lengths of other rows": ({"lengths": [1, 2]}, "lengths has shape (2,)"),
+    "fractional lengths": ({"lengths": [1.5] * 5}, "dtype float64, expected (B,) = (5,) integers"),
+    "a mask of numbers": ({"mask": np.ones((7, 5))}, "dtype float64, expected a numpy.ndarray of"),
+    "a mask of other steps": ({"mask": np.ones((5, 7), bool)}, "(T, B) = (7, 5)"),
+    "a list as reset": ({"reset": [[True]]}, "reset is list, expected a numpy.ndarray of bool"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG.values(), ids=WRONG)
+def test_wrong_options_are_refused(options, message):
+    kernel = kernel_of(GRU)
+    arguments = draw(kernel.sequence_forward.function, 0)
+    with pytest.raises(ArgumentError) as caught:
+        kernel.sequence_forward(**arguments, **options)
+    assert message in str(caught.value)
+    assert "gru.sequence_forward" in str(caught.value)
+
+
+@pytest.mark.parametrize("window", [-1, 2.5, True, "3"])
+def test_a_wrong_window_is_refused(window):
+    kernel = kernel_of(GRU)
+    arguments = draw(kernel.sequence_forward.function, 0)
+    forward = kernel.sequence_forward(**arguments, save=True)
+    with pytest.raises(ArgumentError, match="window is"):
+        kernel.sequence_backward(**arguments, h=forward.h, saved=forward.saved, window=window)
+
+
+def test_the_c_function_itself_refuses_a_length_out_of_range():
+    kernel = kernel_of(Elman)
+    ffi, lib = kernel.library().ffi, kernel.library().lib
+    lengths = ffi.new("int64_t[]", [3, 9])
+    options = ffi.new("cellgen_options *", {"lengths": lengths})
+    size = lib.elman_sequence_forward_workspace_size_f64(4, 2, 3, 5, options)
+    memory, data = np.zeros(size + 64, np.uint8), np.zeros(1000)
+    places = {
+        a.name: ffi.cast("double *", data.ctypes.data)
+        for a in kernel.sequence_forward.function.arguments
+    }
+    places |= {
+        r.name: ffi.cast("double *", np.zeros(1000).ctypes.data)
+        for r in kernel.sequence_forward.function.results
+    }
+    address = memory.ctypes.data + -memory.ctypes.data % 64
+    arguments = ffi.new(
+        "elman_sequence_forward_args_f64 *",
+        {
+            **places,
+            "workspace": ffi.cast("void *", address),
+            "workspace_bytes": size,
+            "options": options,
+        },
+    )
+    assert lib.elman_sequence_forward_f64(4, 2, 3, 5, arguments) == 4
+
+
+def test_a_mask_is_batch_first_where_arrays_are():
+    kernel = kernel_of(GRU)
+    arguments = draw(kernel.sequence_forward.function, 0)
+    arguments["x"] = np.ascontiguousarray(arguments["x"].swapaxes(0, 1))
+    with pytest.raises(
+        ArgumentError, match=r"expected a numpy.ndarray of bool \(B, T\) = \(5, 7\)"
+    ):
+        kernel.sequence_forward(**arguments, mask=np.ones((7, 5), bool), batch_first=True)
+
+
+def test_units_that_are_not_contiguous_are_refused():
+    kernel = kernel_of(GRU)
+    arguments = draw(kernel.sequence_forward.function, 0)
+    arguments["x"] = np.zeros((7, 5, 6))[:, :, ::2]
+    with pytest.raises(ArgumentError, match="x has units that are not contiguous"):
+        kernel.sequence_forward(**arguments)
+
+
+def test_results_whose_rows_share_memory_are_refused():
+    kernel = kernel_of(GRU)
+    arguments = draw(kernel.sequence_forward.function, 0)
+    same = np.lib.stride_tricks.as_strided(np.zeros((7, 18)), (7, 5, 18), (18 * 8, 0, 8))
+    with pytest.raises(ArgumentError, match="out h has rows that share memory"):
+        kernel.sequence_forward(**arguments, out={"h": same})
+
+
+def test_results_that_interleave_with_an_argument_are_refused():
+    kernel = kernel_of(GRU)
+    arguments = draw(kernel.sequence_forward.function, 0)
+    memory = np.zeros((7, 5, 20))
+    memory[:, :, :3] = arguments["x"]
+    arguments["x"] = memory[:, :, :3]
+    with pytest.raises(ArgumentError, match="out h shares memory with the argument x"):
+        kernel.sequence_forward(**arguments, out={"h": memory[:, :, 2:]})
+    kernel.sequence_forward(**arguments, out={"h": np.zeros((7, 5, 21))[:, :, 3:]})
+
+
+def test_an_array_named_like_an_option_is_refused():
+    from cellgen.abi import Argument, Function, Interface
+    from cellgen.build import SourceFiles
+    from cellgen.kernel import Kernel
+
+    function = Function(
+        "sequence_forward",
+        ("T", "B"),
+        (Argument("mask", ("T", "B", "1")),),
+        (Argument("h", ("T", "B", "1")),),
+        True,
+        team=True,
+    )
+    with pytest.raises(BuildError, match="an argument cannot be named 'mask'"):
+        Kernel(Interface("small", "0" * 12, (function,)), SourceFiles("", "", {}))
