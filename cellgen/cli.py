@@ -1,4 +1,4 @@
-"""The command line: ``cellgen list | show | build | check | bench | doctor | cache``.
+"""The command line: ``cellgen list | show | new | build | check | bench | doctor | cache``.
 
 Results go to stdout, progress to stderr. Exit status: 0 fine, 1 a check or a build failed, 2 wrong
 usage, 130 interrupted. Everything heavy is imported inside the command that needs it, so that
@@ -116,6 +116,22 @@ def show(
             terminal.print_json(shown.as_data(programs_of(found)))
         else:
             typer.echo((shown.as_latex if latex else shown.as_text)(programs_of(found)))
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="MyCell, or my_cell.")],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where to write; else the current folder.")
+    ] = Path(),
+) -> None:
+    """Write a starter cell and its test, which pass as written."""
+    with _errors():
+        from cellgen.start import start
+
+        cell, test = start(name, out)
+        typer.echo(f"{cell}\n{test}")
+        typer.echo(f"next: cellgen show {cell}; python -m pytest {test}", err=True)
 
 
 @app.command()

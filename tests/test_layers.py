@@ -43,7 +43,7 @@ LAYERS = (
     {"tree", "truths", "over_time"},
     {"api", "catalogue"},
     {"__init__"},
-    {"bench", "check", "compat", "doctor", "find", "make"},
+    {"bench", "check", "compat", "doctor", "find", "make", "start"},
     {"terminal"},
     {"bench"},
     {"cli"},
