@@ -249,6 +249,7 @@ class _Reverse:
         self.adjoints[value] = self._sum(name, value.shape, terms)
 
     def _sum(self, name: str, shape: Shape, terms: list[Expr]) -> Value:
+        terms = self._joined_sums(name, terms)
         if len(terms) == 1:
             term = terms[0]
             if isinstance(term, Value) and term.shape == shape:
@@ -261,6 +262,21 @@ class _Reverse:
                 term = self._emit(f"{name}_{count}", shape_of(term), term)
             named.append(term)
         return self._emit(name, shape, sympy.Add(*named))
+
+    def _joined_sums(self, name: str, terms: list[Expr]) -> list[Expr]:
+        """Add the terms of equal sums before they are summed: one sum over rows instead of many."""
+        alike: dict[tuple[Expr, Shape], list[Expr]] = {}
+        for term in terms:
+            if isinstance(term, Apply) and term.op == "sum_to":
+                alike.setdefault((term.args[2], term.operands[0].shape), []).append(term)
+        joined: dict[Expr, Expr] = {}
+        for (attributes, shape), same in alike.items():
+            if len(same) > 1:
+                total = sympy.Add(*(term.operands[0] for term in same))
+                summand = self._emit(f"{name}_terms", shape, total)
+                joined[same[0]] = Apply("sum_to", (summand,), attributes)
+                joined.update(dict.fromkeys(same[1:], Integer(0)))
+        return [t for t in (joined.get(term, term) for term in terms) if t != 0]
 
     def _join_parts(
         self, value: Value, parts: Sequence[tuple[Expr, Expr, Expr, Value]]

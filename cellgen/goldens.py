@@ -138,39 +138,77 @@ def run_tf_lstm(kernel: Kernel, z: Arrays, attributes: Attributes) -> Arrays:
 
 
 def run_jax(kernel: Kernel, z: Arrays, attributes: Attributes) -> Arrays:
-    """JAX's sequences: ``W_z`` is ``w_z``, ``h0`` the first ``h_prev``; (T, B, .) throughout."""
-    states = [key.removesuffix("0") for key in z if len(key) == 2 and key.endswith("0")]
-    weights = {key.lower(): z[key] for key in z if "_" in key and "." not in key}
-    carried = {f"{state}_prev": z[f"{state}0"] for state in states}
+    """JAX's sequences: ``W_z`` is ``w_z``, ``h0`` the first ``h_prev``; (T, B, .) throughout.
+
+    An array takes the axes that the cell gives it: ``ts`` (T, B) is (T, B, 1), units are (heads,
+    units of a head), one head has no axis; one that stacks layers, ``R_h`` (L, H, H), is ``r_h_1``,
+    ``r_h_2``, ... Numbers of the file's record that the cell has as run-time scalars are given.
+    """
+    states = [key[:-1] for key in z if key.endswith("0") and f"cot.{key[:-1]}" in z]
+    names = {f"{state}0": f"{state}_prev" for state in states}
+    inputs = {key: names.get(key, key.lower()) for key in z if "." not in key}
+    axes = {a.name: len(a.shape) for a in kernel.forward.function.arguments}
+    given = Arrays()
+    for key, name in inputs.items():
+        if name in axes:
+            rank = axes[name] + (name in ("x", "ts"))
+            given[name] = _with_axes(z[key], rank, int(attributes.get("heads", 1)))
+        else:
+            given |= {f"{name}_{layer}": part for layer, part in enumerate(z[key], start=1)}
+    scalars = {k: v for k, v in attributes.items() if axes.get(k) == 0}
+    over_time = [name for name in ("x", "ts") if name in given]
+    carried = {name: given.pop(name) for name in names.values()}
+    weights = {name: array for name, array in given.items() if name not in over_time}
     steps = []
-    for x in z["x"]:
-        known = {"x": x, **weights, **carried}
+    for time in range(len(z["x"])):
+        known = {name: given[name][time] for name in over_time} | weights | carried | scalars
         outputs = _forward(kernel, known)
         steps.append((known, outputs))
         carried = {f"{state}_prev": outputs[state] for state in states}
-    found = {state: np.stack([outputs[state] for _, outputs in steps]) for state in states}
-    gradients = _back_through_time(kernel, steps, {s: z[f"cot.{s}"] for s in states})
-    names = {"x": "d_x", **{f"{s}0": f"d_{s}_prev" for s in states}}
-    names |= {key: f"d_{key.lower()}" for key in z if "_" in key and "." not in key}
-    return {**found, **{f"grad.{key}": gradients[name] for key, name in names.items()}}
+    cotangents = {key.removeprefix("cot."): z[key] for key in z if key.startswith("cot.")}
+    found = {name: np.stack([outputs[name] for _, outputs in steps]) for name in cotangents}
+    gradients = _back_through_time(kernel, steps, cotangents, states, over_time)
+    return {**found, **{f"grad.{k}": _as_given(n, gradients, z[k]) for k, n in inputs.items()}}
+
+
+def _with_axes(array: Array, rank: int, heads: int) -> Array:
+    """A file's array with the cell's axes."""
+    if array.ndim > rank:
+        return array.reshape(array.shape[array.ndim - rank :])
+    if array.ndim < rank and heads > 1:
+        return array.reshape(*array.shape[:-1], heads, -1)
+    return array.reshape(array.shape + (1,) * (rank - array.ndim))
+
+
+def _as_given(name: str, gradients: Arrays, like: Array) -> Array:
+    """The gradient of a file's array, in its own shape."""
+    if f"d_{name}" in gradients:
+        return gradients[f"d_{name}"].reshape(like.shape)
+    layers = range(1, len(like) + 1)
+    return np.stack([gradients[f"d_{name}_{layer}"] for layer in layers])
 
 
 def _back_through_time(
-    kernel: Kernel, steps: list[tuple[Arrays, Arrays]], cotangents: Arrays
+    kernel: Kernel,
+    steps: Sequence[tuple[Mapping[str, Array | float], Arrays]],
+    cotangents: Arrays,
+    states: Sequence[str],
+    over_time: Sequence[str],
 ) -> Arrays:
-    """Run the steps backwards: states hand their gradients on, weights sum them, x keeps them."""
-    carried = {state: np.zeros_like(a[0]) for state, a in cotangents.items()}
-    sums, d_x = Arrays(), []
+    """Run the steps backwards: states hand gradients on, weights sum them, inputs keep them."""
+    carried = {state: np.zeros_like(steps[0][1][state]) for state in states}
+    sums, kept = Arrays(), {name: list[Array]() for name in over_time}
     for time in reversed(range(len(steps))):
         known, outputs = steps[time]
-        upstream = {f"d_{s}": a[time] + carried[s] for s, a in cotangents.items()}
+        upstream = {f"d_{s}": a[time] + carried.get(s, 0) for s, a in cotangents.items()}
         found = _step_gradients(kernel, {**known, **outputs, **upstream})
-        carried = {state: found[f"d_{state}_prev"] for state in cotangents}
-        d_x.append(found["d_x"])
+        carried = {state: found[f"d_{state}_prev"] for state in states}
+        for name in over_time:
+            kept[name].insert(0, found[f"d_{name}"])
         for name, array in found.items():
             sums[name] = sums[name] + array if name in sums else array
     firsts = {f"d_{state}_prev": array for state, array in carried.items()}
-    return {**sums, **firsts, "d_x": np.stack(d_x[::-1])}
+    return {**sums, **firsts, **{f"d_{name}": np.stack(rows) for name, rows in kept.items()}}
 
 
 def run_torch(gates: str) -> Run:
@@ -245,6 +283,24 @@ PEERS: Mapping[str, tuple[Peer, ...]] = {
     "lstm_block_cell_no_peephole": (_tf_lstm(False, False),),
     "lstm_block_cell_exact_clip": (_tf_lstm(True, True),),
     "lstm_block_cell_no_peephole_exact_clip": (_tf_lstm(False, True),),
+    "cifg": (Peer("cells/cifg_*", run_jax),),
+    "layer_norm_lstm": (Peer("cells/lnlstm_*", run_jax),),
+    "slstm": (Peer("cells/slstm_sigf_heads1_*", run_jax),),
+    "slstm_exp": (Peer("cells/slstm_expf_heads1_*", run_jax),),
+    "mgu": (Peer("cells/mgu_*", run_jax),),
+    "janet": (Peer("cells/janet_*", run_jax),),
+    "li_gru": (Peer("cells/ligru_*", run_jax),),
+    "ind_rnn": (Peer("cells/indrnn_tanh_*", run_jax),),
+    "ind_rnn_relu": (Peer("cells/indrnn_relu_*", run_jax),),
+    "sru": (Peer("cells/sru_highway_*", run_jax),),
+    "sru_projection": (Peer("cells/sru_proj_*", run_jax),),
+    "min_gru": (Peer("cells/mingru_a_*", run_jax),),
+    "min_gru_log": (Peer("cells/mingru_g_a_*", run_jax),),
+    "min_lstm": (Peer("cells/minlstm_*", run_jax),),
+    "recurrent_highway_3": (Peer("cells/rhn_L3_coupled_*", run_jax),),
+    "recurrent_highway_2_full": (Peer("cells/rhn_L2_full_*", run_jax),),
+    "cfc": (Peer("cells/cfc_*", run_jax),),
+    "ltc": (Peer("cells/ltc_*", run_jax),),
 }
 """The files that each shipped cell is compared with."""
 

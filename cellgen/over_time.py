@@ -21,6 +21,12 @@ from cellgen.value import Role
 STEP = 1e-100
 """Size of the imaginary step: its square is below anything that could be rounded away."""
 
+NUDGE = 2.0**-20
+"""Relative size of the nudges that measure how rounding spreads, as in ``check``."""
+
+PROBES = 2
+"""Nudges with independent signs; the largest effect counts."""
+
 
 @dataclass(frozen=True)
 class Sequence:
@@ -95,16 +101,29 @@ def forward_errors(
     sizes: Mapping[str, int],
     dtype: str,
 ) -> dict[str, float]:
-    """Compare ``sequence_forward`` with the equations; errors relative to the largest entry."""
+    """Compare ``sequence_forward`` with the equations.
+
+    Errors are relative to the largest entry, or to what rounding each argument once can do to it
+    where that is more: a division by nearly zero magnifies it.
+    """
     call = {name: np.asarray(a, dtype, order="C") for name, a in arguments.items()}
     found = kernel.functions["sequence_forward"](out=None, **call)
     wide = {name: a.astype(np.float64) for name, a in call.items()}
-    errors = {}
-    for name, expected in run_steps(definition, wide, sizes).results.items():
-        scale = np.max(np.abs(expected), initial=0) or 1.0
-        difference = np.abs(getattr(found, name).astype(np.float64) - expected)
-        errors[name] = float(np.max(difference, initial=0) / scale)
-    return errors
+    exact = run_steps(definition, wide, sizes).results
+    scales = {name: _largest(a) for name, a in exact.items()}
+    rng = np.random.default_rng(0)
+    for _ in range(PROBES):
+        nudged = {n: a * (1 + NUDGE * rng.choice([-1, 1], size=a.shape)) for n, a in wide.items()}
+        for name, array in run_steps(definition, nudged, sizes).results.items():
+            scales[name] = max(scales[name], _largest(array - exact[name]) / NUDGE)
+    return {
+        name: _largest(getattr(found, name).astype(np.float64) - expected) / (scales[name] or 1.0)
+        for name, expected in exact.items()
+    }
+
+
+def _largest(array: Array) -> float:
+    return float(np.max(np.abs(array), initial=0))
 
 
 def gradient_errors(

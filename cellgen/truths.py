@@ -15,6 +15,7 @@ Arguments are given by their names; outputs come back as a dict, a tuple in the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -125,6 +126,243 @@ def _block(peephole: bool, straight_through: bool) -> Truth:
     return lambda a: lstm_block_cell(a, peephole=peephole, straight_through=straight_through)
 
 
+# --- the zoo -------------------------------------------------------------------------------------
+
+
+def _bar(a: Arrays, gate: str, state: Array) -> Array:
+    """The common pre-activation: x w_gate + state u_gate + b_gate."""
+    bar: Array = a["x"] @ a[f"w_{gate}"] + state @ a[f"u_{gate}"] + a[f"b_{gate}"]
+    return bar
+
+
+def _mix(gate: Array, on: Array, off: Array) -> Array:
+    """``gate on + (1 - gate) off``, with one product."""
+    mixed: Array = off + gate * (on - off)
+    return mixed
+
+
+def _remembered(a: Arrays, bars: Array) -> tuple[Array, Array]:
+    """Memory and output gate of an LSTM with columns [i | f | g | o]."""
+    i, f, g, o = np.split(bars, 4, axis=1)
+    return sigmoid(i) * np.tanh(g) + sigmoid(f) * a["c_prev"], sigmoid(o)
+
+
+def cifg(a: Arrays) -> dict[str, Array]:
+    """c = f c' + (1 - f) g; h = o tanh(c)."""
+    h_prev = a["h_prev"]
+    c = _mix(sigmoid(_bar(a, "f", h_prev)), a["c_prev"], np.tanh(_bar(a, "g", h_prev)))
+    return {"h": np.tanh(c) * sigmoid(_bar(a, "o", h_prev)), "c": c}
+
+
+def lstm_projection(a: Arrays) -> dict[str, Array]:
+    """c = f c' + i g; r = (o tanh(c)) w_p."""
+    c, o = _remembered(a, a["x"] @ a["w"] + a["r_prev"] @ a["u"] + a["b"])
+    return {"r": (np.tanh(c) * o) @ a["w_p"], "c": c}
+
+
+def multiplicative_lstm(a: Arrays) -> dict[str, Array]:
+    """As ``lstm`` with (x w_m)(h' u_m) in place of h'."""
+    m = (a["h_prev"] @ a["u_m"]) * (a["x"] @ a["w_m"])
+    c, o = _remembered(a, a["x"] @ a["w"] + m @ a["u"] + a["b"])
+    return {"h": np.tanh(c) * o, "c": c}
+
+
+def _normalised(v: Array, gain: Array, bias: Array) -> Array:
+    """Layer norm over units; the square without a modulus, so that complex steps pass."""
+    centred = v - v.mean(axis=1, keepdims=True)
+    spread = np.sqrt((centred * centred).mean(axis=1, keepdims=True) + 1e-5)
+    scaled: Array = centred / spread * gain + bias
+    return scaled
+
+
+def layer_norm_lstm(a: Arrays) -> dict[str, Array]:
+    """Columns [f | i | o | g] of LN(h' u) + LN(x w) + b; h = o tanh(LN(c))."""
+    bars = _normalised(a["h_prev"] @ a["u"], a["alpha1"], a["beta1"]) + a["b"]
+    f, i, o, g = np.split(bars + _normalised(a["x"] @ a["w"], a["alpha2"], a["beta2"]), 4, axis=1)
+    c = sigmoid(f) * a["c_prev"] + sigmoid(i) * np.tanh(g)
+    return {"h": sigmoid(o) * np.tanh(_normalised(c, a["alpha3"], a["beta3"])), "c": c}
+
+
+def layer_norm_gru(a: Arrays) -> dict[str, Array]:
+    """Columns [z | r] of LN(h' u) + LN(x w); n = tanh(LN(x w_n) + r LN(h' u_n))."""
+    x, h_prev = a["x"], a["h_prev"]
+    bars = _normalised(x @ a["w"], a["alpha2"], a["beta2"])
+    z, r = np.split(
+        sigmoid(bars + _normalised(h_prev @ a["u"], a["alpha1"], a["beta1"])), 2, axis=1
+    )
+    s = _normalised(h_prev @ a["u_n"], a["alpha4"], a["beta4"])
+    n = np.tanh(r * s + _normalised(x @ a["w_n"], a["alpha3"], a["beta3"]))
+    return {"h": _mix(z, n, h_prev)}
+
+
+def _slstm(a: Arrays, exponential: bool) -> dict[str, Array]:
+    """sLSTM; the larger branch of m by real parts, so that complex steps pass."""
+
+    def product(gate: str) -> Array:
+        bar: Array = a["x"] @ a[f"w_{gate}"] + a["h_prev"] @ a[f"r_{gate}"] + a[f"b_{gate}"]
+        return bar
+
+    f_bar, i_bar = product("f"), product("i")
+    log_f = (f_bar if exponential else np.log(sigmoid(f_bar))) + a["m_prev"]
+    m = np.where(log_f.real >= i_bar.real, log_f, i_bar)
+    i, f = np.exp(i_bar - m), np.exp(log_f - m)
+    c, n = i * np.tanh(product("z")) + f * a["c_prev"], i + f * a["n_prev"]
+    return {"h": c / n * sigmoid(product("o")), "c": c, "n": n, "m": m}
+
+
+def augru(a: Arrays) -> dict[str, Array]:
+    """A GRU, reset after the product, whose update gate is multiplied by the score a."""
+    h_prev = a["h_prev"]
+    u = sigmoid(_bar(a, "u", h_prev)) * a["a"]
+    r = sigmoid(_bar(a, "r", h_prev))
+    n = np.tanh(a["x"] @ a["w_n"] + a["b_n"] + (h_prev @ a["u_n"]) * r)
+    return {"h": _mix(u, n, h_prev)}
+
+
+def mgu(a: Arrays) -> dict[str, Array]:
+    """h = (1 - f) h' + f tanh(x w_n + (f h') u_n + b_n)."""
+    h_prev = a["h_prev"]
+    f = sigmoid(_bar(a, "f", h_prev))
+    return {"h": _mix(f, np.tanh(_bar(a, "n", h_prev * f)), h_prev)}
+
+
+def janet(a: Arrays) -> dict[str, Array]:
+    """h = sig(s) h' + (1 - sig(s - beta)) tanh(...); 1 - sig(v) is sig(-v)."""
+    s = _bar(a, "f", a["h_prev"])
+    n = np.tanh(_bar(a, "n", a["h_prev"]))
+    return {"h": a["h_prev"] * sigmoid(s) + sigmoid(a["beta"] - s) * n}
+
+
+def li_gru(a: Arrays) -> dict[str, Array]:
+    """h = z h' + (1 - z) max(0, x w_n + h' u_n + b_n)."""
+    n_bar = _bar(a, "n", a["h_prev"])
+    n = np.where(n_bar.real > 0, n_bar, 0)
+    return {"h": _mix(sigmoid(_bar(a, "z", a["h_prev"])), a["h_prev"], n)}
+
+
+def ugrnn(a: Arrays) -> dict[str, Array]:
+    """h = g h' + (1 - g) c."""
+    c = np.tanh(_bar(a, "c", a["h_prev"]))
+    return {"h": _mix(sigmoid(_bar(a, "g", a["h_prev"])), a["h_prev"], c)}
+
+
+def ran(a: Arrays) -> dict[str, Array]:
+    """c = i (x w_c) + f c'; h = tanh(c)."""
+    i, f = sigmoid(_bar(a, "i", a["h_prev"])), sigmoid(_bar(a, "f", a["h_prev"]))
+    c = f * a["c_prev"] + (a["x"] @ a["w_c"]) * i
+    return {"h": np.tanh(c), "c": c}
+
+
+def brc(a: Arrays) -> dict[str, Array]:
+    """h = c h' + (1 - c) tanh(x w + (1 + tanh(x w_a + u_a h')) h')."""
+    h_prev = a["h_prev"]
+    c = sigmoid(a["x"] @ a["w_c"] + h_prev * a["u_c"])
+    drive = np.tanh(a["x"] @ a["w_a"] + h_prev * a["u_a"])
+    return {"h": _mix(c, h_prev, np.tanh(a["x"] @ a["w"] + h_prev + drive * h_prev))}
+
+
+def ind_rnn(a: Arrays) -> dict[str, Array]:
+    """h = tanh(x w + u h' + b), u one number per unit."""
+    return {"h": np.tanh(a["b"] + a["h_prev"] * a["u"] + a["x"] @ a["w"])}
+
+
+def ind_rnn_relu(a: Arrays) -> dict[str, Array]:
+    """h = max(0, x w + u h' + b)."""
+    h_bar = a["b"] + a["h_prev"] * a["u"] + a["x"] @ a["w"]
+    return {"h": np.where(h_bar.real > 0, h_bar, 0)}
+
+
+def _sru(a: Arrays, skip: Array) -> dict[str, Array]:
+    c_prev = a["c_prev"]
+    f = sigmoid(a["x"] @ a["w_f"] + c_prev * a["v_f"] + a["b_f"])
+    r = sigmoid(a["x"] @ a["w_r"] + c_prev * a["v_r"] + a["b_r"])
+    c = _mix(f, c_prev, a["x"] @ a["w"])
+    return {"h": _mix(r, c, skip), "c": c}
+
+
+def qrnn(a: Arrays) -> dict[str, Array]:
+    """c = f c' + (1 - f) z; h = o c, every gate of x alone."""
+    z, f, o = (a["x"] @ a[f"w_{gate}"] + a[f"b_{gate}"] for gate in "zfo")
+    c = _mix(sigmoid(f), a["c_prev"], np.tanh(z))
+    return {"h": c * sigmoid(o), "c": c}
+
+
+def _min_gru(a: Arrays, positive: bool) -> dict[str, Array]:
+    """h = (1 - z) h' + z n, both of x alone."""
+    z, n = sigmoid(a["x"] @ a["w_z"] + a["b_z"]), a["x"] @ a["w_n"] + a["b_n"]
+    if positive:
+        n = np.where(n.real >= 0, 0.5 + n, sigmoid(n))
+    return {"h": _mix(z, n, a["h_prev"])}
+
+
+def min_lstm(a: Arrays) -> dict[str, Array]:
+    """h = (f h' + i n) / (f + i)."""
+    f, i, n = (a["x"] @ a[f"w_{gate}"] + a[f"b_{gate}"] for gate in "fin")
+    f, i = sigmoid(f), sigmoid(i)
+    return {"h": (f * a["h_prev"] + i * n) / (f + i)}
+
+
+def _recurrent_highway(a: Arrays, depth: int, coupled: bool) -> dict[str, Array]:
+    """s <- q t + s c, ``depth`` times; x enters the first."""
+    s, gates = a["h_prev"], "ht" if coupled else "htc"
+    for layer in range(1, depth + 1):
+        bars = {g: s @ a[f"r_{g}_{layer}"] + a[f"b_{g}_{layer}"] for g in gates}
+        if layer == 1:
+            bars = {g: bar + a["x"] @ a[f"w_{g}"] for g, bar in bars.items()}
+        carry = sigmoid(-bars["t"]) if coupled else sigmoid(bars["c"])
+        s = np.tanh(bars["h"]) * sigmoid(bars["t"]) + carry * s
+    return {"h": s}
+
+
+def cfc(a: Arrays) -> dict[str, Array]:
+    """Backbone q of [x, h']; h = s g + (1 - s) k, s = sigmoid(-f ts)."""
+    bars = np.hstack([a["x"], a["h_prev"]]) @ a["w_bb"] + a["b_bb"]
+    q = 1.7159 * np.tanh(bars * (2 / 3))
+    f, g, k = (q @ a[f"w_{name}"] + a[f"b_{name}"] for name in "fgk")
+    return {"h": _mix(sigmoid(-a["ts"] * f), np.tanh(g), np.tanh(k))}
+
+
+def ltc(a: Arrays) -> dict[str, Array]:
+    """Six times h <- (h + d f a) / (1 + d (1/tau + f)), d = ts / 6."""
+    h, d = a["h_prev"], a["ts"] / 6
+    for _ in range(6):
+        f = sigmoid(a["x"] @ a["w"] + h @ a["u"] + a["b"])
+        h = (h + d * f * a["a"]) / (1 + d / a["tau"] + d * f)
+    return {"h": h}
+
+
+def co_rnn(a: Arrays) -> dict[str, Array]:
+    """z = z' + dt (tanh(y' w + z' v + x u + b) - gam y' - eps z'); y = y' + dt z."""
+    y, z, dt = a["y_prev"], a["z_prev"], a["dt"]
+    force = np.tanh(a["x"] @ a["u"] + y @ a["w"] + z @ a["v"] + a["b"])
+    z = (1 - dt * a["eps"]) * z + dt * force - dt * a["gam"] * y
+    return {"y": y + dt * z, "z": z}
+
+
+def lem(a: Arrays) -> dict[str, Array]:
+    """z with steps of its own, then y, which looks at the new z."""
+    y, z, dt = a["y_prev"], a["z_prev"], a["dt"]
+
+    def drive(name: str, state: Array) -> Array:
+        bar: Array = state @ a[f"w_{name}"] + a["x"] @ a[f"v_{name}"] + a[f"b_{name}"]
+        return bar
+
+    dt_y, dt_z = dt * sigmoid(drive("1", y)), dt * sigmoid(drive("2", y))
+    z = _mix(dt_z, np.tanh(drive("z", y)), z)
+    return {"y": _mix(dt_y, np.tanh(drive("y", z)), y), "z": z}
+
+
+def lif(a: Arrays) -> dict[str, Array]:
+    """v = decay v' + x w + s' u + b - threshold s'; s = 1 where v > threshold."""
+    drive = a["x"] @ a["w"] + a["s_prev"] @ a["u"] + a["b"]
+    v = a["decay"] * a["v_prev"] + drive - a["threshold"] * a["s_prev"]
+    over = v - a["threshold"]
+    s = np.where(over.real > 0, 1.0, 0.0)
+    if np.iscomplexobj(over):
+        s = s + 1j * over.imag / (1 + 10 * np.abs(over.real)) ** 2
+    return {"s": s, "v": v}
+
+
 TRUTHS: Mapping[str, Truth] = {
     "elman": elman,
     "elman_relu": elman_relu,
@@ -137,6 +375,35 @@ TRUTHS: Mapping[str, Truth] = {
     "lstm_block_cell_no_peephole": _block(False, True),
     "lstm_block_cell_exact_clip": _block(True, False),
     "lstm_block_cell_no_peephole_exact_clip": _block(False, False),
+    "cifg": cifg,
+    "lstm_projection": lstm_projection,
+    "layer_norm_lstm": layer_norm_lstm,
+    "layer_norm_gru": layer_norm_gru,
+    "multiplicative_lstm": multiplicative_lstm,
+    "slstm": partial(_slstm, exponential=False),
+    "slstm_exp": partial(_slstm, exponential=True),
+    "augru": augru,
+    "mgu": mgu,
+    "janet": janet,
+    "li_gru": li_gru,
+    "ugrnn": ugrnn,
+    "ran": ran,
+    "brc": brc,
+    "ind_rnn": ind_rnn,
+    "ind_rnn_relu": ind_rnn_relu,
+    "sru": lambda a: _sru(a, a["alpha"] * a["x"]),
+    "sru_projection": lambda a: _sru(a, a["x"] @ a["w_s"]),
+    "qrnn": qrnn,
+    "min_gru": partial(_min_gru, positive=False),
+    "min_gru_log": partial(_min_gru, positive=True),
+    "min_lstm": min_lstm,
+    "recurrent_highway_3": partial(_recurrent_highway, depth=3, coupled=True),
+    "recurrent_highway_2_full": partial(_recurrent_highway, depth=2, coupled=False),
+    "cfc": cfc,
+    "ltc": ltc,
+    "co_rnn": co_rnn,
+    "lem": lem,
+    "lif": lif,
 }
 """The forward of every shipped cell, by the cell's name."""
 

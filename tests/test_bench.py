@@ -30,8 +30,8 @@ from cellgen.bench.process import Worker, WorkerError, environment, processors
 from cellgen.bench.report import Status, as_data, from_data, interquartile_range
 from cellgen.bench.shapes import NAMED, Shape, parse_shapes
 from cellgen.bench.table import print_report
-from cellgen.cells import SHIPPED
 from cellgen.errors import UsageError
+from tests.conftest import typical_cell
 
 TINY = Shape(3, 2, 4, 5, "tiny")
 SMALL = Shape(7, 3, 6, 18, "small")
@@ -224,8 +224,8 @@ def test_installed_peers_agree_with_the_kernels(peer, cell, mode):
     assert again.error == entry.error  # a second call starts from nothing that the first left
 
 
-@pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
-def test_every_cell_that_ships_can_be_timed(cell):
+@typical_cell
+def test_cells_that_ship_can_be_timed(cell):
     name = cell.definition.name
     problem = problem_of(cellgen.load(name).interface, name, TINY)
     prepared = own_kernels.prepare(problem, Mode.BOTH, 2)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from conftest import VARIANTS, shipped_cell
+from conftest import SIZES, VARIANTS, shipped_cell
 
 from cellgen import Bias, Cell, H, I, Input, State, Weight, check, log, ops, pipeline, sqrt, tanh
 from cellgen.cell import definition_of
 from cellgen.cells import GRU, SHIPPED, Elman, ElmanRelu, LSTMBlockCell
 from cellgen.check import C_BARS, FLOAT64_BAR, Report, Row, judged
 from cellgen.errors import ArgumentError, BuildError
+from cellgen.goldens import PEERS
 from cellgen.ops import POINTWISE
 from cellgen.pipeline import programs_of
 from cellgen.reference import interpret, shape_sizes
@@ -33,7 +34,8 @@ def row(report: Report, start: str) -> Row:
 def test_every_shipped_cell_is_proved_without_a_gap(cell: type[Cell]) -> None:
     report = check.check(cell, seed=1)
     assert report.ok, f"\n{report}"
-    assert {r.verdict for r in report.rows} == {"ok"}
+    skipped = [r.name for r in report.rows if r.verdict != "ok"]
+    assert skipped == ([] if definition_of(cell).name in PEERS else ["goldens of the real peers"])
     for program in programs_of(cell).functions:
         if program.function != "forward":
             proved = row(report, f"{program.function} by complex step")
@@ -267,8 +269,7 @@ def test_every_shipped_cell_has_a_hand_written_forward() -> None:
 def test_derived_gradients_are_those_of_the_hand_written_forward(cell: type[Cell]) -> None:
     """A third account: complex steps of the hand-written forward, along one random direction."""
     programs, rng = programs_of(cell), np.random.default_rng(5)
-    sizes = {"B": 3, "I": 2, "H": 4}
-    definition = programs.definition
+    definition, sizes = programs.definition, SIZES
     arguments = {
         str(v.name): np.asarray(rng.normal(size=shape_sizes(v, sizes))) for v in definition.declared
     }

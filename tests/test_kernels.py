@@ -6,21 +6,20 @@ from functools import cache
 
 import numpy as np
 import pytest
-from conftest import Arrays, shipped_cell
+from conftest import TYPICAL, Arrays, typical_cell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cellgen
 from cellgen import Cell, load
 from cellgen.cell import definition_of
-from cellgen.cells import SHIPPED
 from cellgen.functions import CellPrograms
 from cellgen.pipeline import programs_of
 from cellgen.program import Program
 from cellgen.reference import interpret, shape_sizes
 from cellgen.value import Role
 
-NAMES = [definition_of(cell).name for cell in SHIPPED]
+NAMES = [definition_of(cell).name for cell in TYPICAL]
 TOLERANCE = {np.float32: 2.0**-18, np.float64: 2.0**-47}
 """Relative to the largest value on the way (`magnitude`): 32 units in the last place, for sums of
 up to 80 terms and functions of 4 ulp; 600 random steps came to 6."""
@@ -28,7 +27,7 @@ up to 80 terms and functions of 4 ulp; 600 random steps came to 6."""
 
 @cache
 def cell_named(name: str) -> type[Cell]:
-    return next(cell for cell in SHIPPED if definition_of(cell).name == name)
+    return next(cell for cell in TYPICAL if definition_of(cell).name == name)
 
 
 def a_step(
@@ -116,7 +115,7 @@ def test_a_row_of_the_forward_does_not_depend_on_the_other_rows(
         np.testing.assert_array_equal(array[0], whole[result][row])
 
 
-@shipped_cell
+@typical_cell
 def test_calls_repeat_bit_for_bit(cell: type[Cell]) -> None:
     programs, sizes = programs_of(cell), {"B": 7, "I": 5, "H": 19}
     known = a_step(programs, sizes, 0, np.float32)
@@ -125,7 +124,7 @@ def test_calls_repeat_bit_for_bit(cell: type[Cell]) -> None:
         assert all(first[k].tobytes() == second[k].tobytes() for k in first)
 
 
-@shipped_cell
+@typical_cell
 def test_without_rows_weight_gradients_are_zero(cell: type[Cell]) -> None:
     programs, sizes = programs_of(cell), {"B": 0, "I": 3, "H": 4}
     known = a_step(programs, sizes, 0)
@@ -134,7 +133,7 @@ def test_without_rows_weight_gradients_are_zero(cell: type[Cell]) -> None:
             assert not array.any()
 
 
-@shipped_cell
+@typical_cell
 def test_gradients_left_out_count_as_zero(cell: type[Cell]) -> None:
     programs, sizes = programs_of(cell), {"B": 3, "I": 2, "H": 5}
     known, backward = a_step(programs, sizes, 1), programs["backward"]
@@ -154,7 +153,7 @@ def test_gradients_left_out_count_as_zero(cell: type[Cell]) -> None:
 # --- out= ----------------------------------------------------------------------------------------
 
 
-@shipped_cell
+@typical_cell
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_given_results_are_written_and_returned(cell: type[Cell], dtype: type) -> None:
     programs, sizes = programs_of(cell), {"B": 3, "I": 4, "H": 9}
@@ -189,7 +188,7 @@ def compare_ieee(program: Program, known: Arrays, sizes: dict[str, int]) -> Arra
     return found
 
 
-@shipped_cell
+@typical_cell
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", ["x", "h_prev"])
 def test_nan_and_infinity_flow_through_their_row_and_no_other(
@@ -209,7 +208,7 @@ def test_nan_and_infinity_flow_through_their_row_and_no_other(
         assert all(np.isnan(array[1]).any() for array in found.values())
 
 
-@shipped_cell
+@typical_cell
 def test_nan_in_a_weight_reaches_every_row(cell: type[Cell]) -> None:
     programs, sizes = programs_of(cell), {"B": 5, "I": 3, "H": 18}
     known = a_step(programs, sizes, 4)
@@ -220,7 +219,7 @@ def test_nan_in_a_weight_reaches_every_row(cell: type[Cell]) -> None:
     assert np.isnan(found[state]).any(axis=1).all()
 
 
-@shipped_cell
+@typical_cell
 def test_nan_in_an_upstream_gradient_reaches_its_row_and_every_weight(cell: type[Cell]) -> None:
     programs, sizes = programs_of(cell), {"B": 3, "I": 2, "H": 17}
     known = a_step(programs, sizes, 5)

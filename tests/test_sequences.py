@@ -13,13 +13,14 @@ import pytest
 import cellgen
 from cellgen import Cell, H, I, Input, State, Weight, tanh
 from cellgen.abi import axis_length
-from cellgen.cells import GRU, LSTM, SHIPPED, Elman, GRUBlockCell, GRUResetBefore
+from cellgen.cells import GRU, LSTM, Elman, GRUBlockCell, GRUResetBefore
 from cellgen.errors import ArgumentError, DerivationError
 from cellgen.over_time import STEP, run_steps
 from cellgen.pipeline import sequence_of
 from cellgen.schedule.groups import Group
 from cellgen.schedule.plan import Kind, Loop, Product
 from cellgen.schedule.sequence import Storage
+from tests.conftest import TYPICAL
 
 # float64: rounding of sums of up to 10^3 terms over up to 30 steps. float32: the same at 6e-8,
 # times the growth of a difference over the steps of these random cells (observed: below 2e-5).
@@ -27,7 +28,7 @@ TOLERANCE = {np.float64: 1e-11, np.float32: 2e-4}
 SHAPES = ((3, 4, 5, 7), (1, 1, 1, 1), (4, 2, 3, 17), (6, 33, 20, 40), (30, 3, 9, 16), (1, 5, 4, 33))
 EMPTY = ((0, 2, 3, 4), (2, 0, 3, 4), (3, 2, 0, 4))
 
-cells = pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
+cells = pytest.mark.parametrize("cell", TYPICAL, ids=lambda cell: cell.definition.name)
 
 
 @cache

@@ -1,16 +1,37 @@
 """The cells that ship: declarations and nothing else."""
 
+from cellgen.cells.augru import AUGRU
+from cellgen.cells.brc import BRC
+from cellgen.cells.cfc import CfC
+from cellgen.cells.co_rnn import CoRNN
 from cellgen.cells.elman import Elman, ElmanRelu
 from cellgen.cells.gru import GRU
 from cellgen.cells.gru_block_cell import GRUBlockCell
 from cellgen.cells.gru_reset_before import GRUResetBefore
-from cellgen.cells.lstm import LSTM, LSTMPeephole
+from cellgen.cells.ind_rnn import IndRNN, IndRNNRelu
+from cellgen.cells.janet import JANET
+from cellgen.cells.layer_norm import LayerNormGRU, LayerNormLSTM
+from cellgen.cells.lem import LEM
+from cellgen.cells.li_gru import LiGRU
+from cellgen.cells.lif import LIF
+from cellgen.cells.lstm import CIFG, LSTM, LSTMPeephole
 from cellgen.cells.lstm_block_cell import (
     LSTMBlockCell,
     LSTMBlockCellExactClip,
     LSTMBlockCellNoPeephole,
     LSTMBlockCellNoPeepholeExactClip,
 )
+from cellgen.cells.lstm_projection import LSTMProjection
+from cellgen.cells.ltc import LTC
+from cellgen.cells.mgu import MGU
+from cellgen.cells.minimal import MinGRU, MinGRULog, MinLSTM
+from cellgen.cells.multiplicative_lstm import MultiplicativeLSTM
+from cellgen.cells.qrnn import QRNN
+from cellgen.cells.ran import RAN
+from cellgen.cells.recurrent_highway import RecurrentHighway2Full, RecurrentHighway3
+from cellgen.cells.slstm import SLSTM, SLSTMExp
+from cellgen.cells.sru import SRU, SRUProjection
+from cellgen.cells.ugrnn import UGRNN
 
 SHIPPED = (
     Elman,
@@ -24,6 +45,35 @@ SHIPPED = (
     LSTMBlockCellNoPeephole,
     LSTMBlockCellExactClip,
     LSTMBlockCellNoPeepholeExactClip,
+    CIFG,
+    LSTMProjection,
+    LayerNormLSTM,
+    LayerNormGRU,
+    MultiplicativeLSTM,
+    SLSTM,
+    SLSTMExp,
+    AUGRU,
+    MGU,
+    JANET,
+    LiGRU,
+    UGRNN,
+    RAN,
+    BRC,
+    IndRNN,
+    IndRNNRelu,
+    SRU,
+    SRUProjection,
+    QRNN,
+    MinGRU,
+    MinGRULog,
+    MinLSTM,
+    RecurrentHighway3,
+    RecurrentHighway2Full,
+    CfC,
+    LTC,
+    CoRNN,
+    LEM,
+    LIF,
 )
 """Every cell that ``cellgen build`` builds when none is named."""
 

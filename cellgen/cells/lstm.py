@@ -1,4 +1,4 @@
-"""Long short-term memory, plain and with peephole connections."""
+"""Long short-term memory: plain, with peephole connections, with coupled gates."""
 
 from cellgen.cell import Bias, Cell, Input, State, Weight
 from cellgen.ops import sigmoid, tanh
@@ -35,3 +35,21 @@ class LSTMPeephole(LSTM):
     i = sigmoid(LSTM.i_bar + p_i * LSTM.c_prev)
     f = sigmoid(LSTM.f_bar + p_f * LSTM.c_prev)
     o = sigmoid(LSTM.o_bar + p_o * LSTM.c)
+
+
+class CIFG(Cell):
+    """Long short-term memory with coupled input and forget gate, i = 1 - f (Greff et al. 2017,
+    arXiv:1503.04069)."""
+
+    x, h_prev, c_prev = Input(I), State(H), State(H)
+    w_f, u_f, b_f = Weight(I, H), Weight(H, H), Bias(H)
+    w_g, u_g, b_g = Weight(I, H), Weight(H, H), Bias(H)
+    w_o, u_o, b_o = Weight(I, H), Weight(H, H), Bias(H)
+
+    f = sigmoid(x @ w_f + h_prev @ u_f + b_f)
+    g = tanh(x @ w_g + h_prev @ u_g + b_g)
+    o = sigmoid(x @ w_o + h_prev @ u_o + b_o)
+    c = f * c_prev + (1 - f) * g
+    h = o * tanh(c)
+
+    outputs = h, c

@@ -273,11 +273,15 @@ class _Planner:
         target = statement.target
         inside = any(target in self._reads(s) for s in loop.statements)
         outside = target in self.program.results or any(
-            s.target not in loop.targets for s in self.uses[target]
+            self._formed_with(s.target) not in loop.targets for s in self.uses[target]
         )
         view = self.views[target] if outside else None
         store = Store.WRITE if outside else Store.LOCAL
         return Line(statement, store, view, inside, statement)
+
+    def _formed_with(self, value: Value) -> Value:
+        """The sum in whose loop a folded term is formed; any other value is formed by itself."""
+        return self.uses[value][0].target if value in self.folded else value
 
 
 def _access(shape: Shape, space: Shape, value: Value) -> Access:

@@ -1,0 +1,41 @@
+"""The scalar LSTM of xLSTM."""
+
+from collections.abc import Callable
+
+from sympy import Expr
+
+from cellgen.cell import Bias, Cell, Input, State, Weight
+from cellgen.ops import exp, identity, log_sigmoid, maximum, sigmoid, tanh
+from cellgen.value import H, I
+
+
+def slstm(forget: str = "sigmoid") -> type[Cell]:
+    """Return the sLSTM with a forget gate of ``"sigmoid"`` or ``"exp"``."""
+    log_gates: dict[str, Callable[[Expr], Expr]] = {"sigmoid": log_sigmoid, "exp": identity}
+    log_gate = log_gates[forget]
+
+    class SLSTM(Cell, name="slstm" if forget == "sigmoid" else f"slstm_{forget}"):
+        __doc__ = f"""Scalar LSTM of xLSTM with exponential input gate, {forget} forget gate and one
+        head (Beck et al. 2024, arXiv:2405.04517, equations 8 to 17); m keeps the exponentials
+        finite, and gradients flow through its maximum."""
+
+        x, h_prev, c_prev, n_prev, m_prev = Input(I), State(H), State(H), State(H), State(H)
+        w_z, r_z, b_z = Weight(I, H), Weight(H, H), Bias(H)
+        w_i, r_i, b_i = Weight(I, H), Weight(H, H), Bias(H)
+        w_f, r_f, b_f = Weight(I, H), Weight(H, H), Bias(H)
+        w_o, r_o, b_o = Weight(I, H), Weight(H, H), Bias(H)
+
+        z, i_bar = tanh(x @ w_z + h_prev @ r_z + b_z), x @ w_i + h_prev @ r_i + b_i
+        f_bar, o = x @ w_f + h_prev @ r_f + b_f, sigmoid(x @ w_o + h_prev @ r_o + b_o)
+        log_f = log_gate(f_bar) + m_prev
+        m = maximum(log_f, i_bar)
+        i, f = exp(i_bar - m), exp(log_f - m)
+        c = f * c_prev + i * z
+        n = f * n_prev + i
+        h = o * c / n
+
+    return SLSTM
+
+
+SLSTM = slstm()
+SLSTMExp = slstm("exp")
