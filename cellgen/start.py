@@ -5,9 +5,9 @@ Input: a name, ``MyCell`` or ``my_cell``. Output: ``my_cell.py`` and ``test_my_c
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from cellgen.cells import SHIPPED
@@ -79,11 +79,15 @@ def _check(name: str, class_name: str, small: str, folder: Path) -> None:
             f"{small} is the name of a cell that ships (`cellgen show {small}`); choose another, "
             f"for example my_{small}"
         )
-    # A file of the author's own there is answered by the check for existing files.
-    if small in sys.stdlib_module_names or (
-        not (folder / f"{small}.py").exists() and importlib.util.find_spec(small) is not None
-    ):
+    if small in sys.stdlib_module_names or _is_module(small, folder):
         raise UsageError(
             f"{small}.py would hide the module {small} that Python has already; choose another "
             f"name, for example {small}_cell"
         )
+
+
+def _is_module(name: str, folder: Path) -> bool:
+    """Tell whether Python finds a module of this name elsewhere than in the author's folder."""
+    elsewhere = [path for path in sys.path if Path(path).resolve() != folder.resolve()]
+    found = PathFinder.find_spec(name, elsewhere)
+    return found is not None and found.origin is not None
