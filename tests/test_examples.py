@@ -15,7 +15,7 @@ import pytest
 import typer
 
 import cellgen
-from examples import digits, own_cell, regularised
+from examples import characters, digits, digits_over_time, own_cell, regularised
 
 ROOT = Path(__file__).parents[1]
 
@@ -181,6 +181,58 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(package: s
     assert re.search(rf"{package}\S* cannot be imported", done.stderr)
     assert "pip install 'cellgen[examples]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# --- over time --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cell", list(digits_over_time.Cell))
+@pytest.mark.parametrize("task", list(digits_over_time.Task))
+def test_digits_over_time_are_learnt_as_rows_and_as_pixels(cell: str, task: str) -> None:
+    """Pixels are checked to be 64 steps of one input, and the loss to fall."""
+    data = digits_over_time.read_digits(task, seed=0)
+    assert data.x.shape == ((8, 1437, 8) if task == "rows" else (64, 1437, 1))
+    image = data.held_out_x[:, 0].reshape(8, 8)
+    same = digits_over_time.read_digits(digits_over_time.Task.ROWS, seed=0).held_out_x[:, 0]
+    np.testing.assert_array_equal(image, same)
+    epochs = 3 if task == "rows" else 1
+    (result,) = digits_over_time.compare(cell, task, epochs, seed=0, threads=1, peer=False)
+    assert result.first_loss == pytest.approx(np.log(10), abs=0.2)  # what guessing costs
+    assert result.last_loss < (0.7 if task == "rows" else 2.2)
+
+
+@pytest.mark.parametrize("cell", list(characters.Cell))
+def test_gradients_of_the_writer_equal_numerical_ones(cell: str) -> None:
+    text = characters.encode("to be or not to be, that is the question: " * 40)
+    kernel = cellgen.compile(characters.CELLS[cell])
+    weights = characters.draw(kernel, len(text.alphabet), 0, "float64")
+    now, following, anew = next(characters.stretches(text, 1))
+    assert np.array_equal(now[1:], following[:-1])
+    losses = {}
+    gradients: dict[str, np.ndarray] = {}
+    rng = np.random.default_rng(1)
+    along = {name: rng.standard_normal(array.shape) for name, array in weights.items()}
+    for step in (0, 1e-5, -1e-5):
+        moved = {name: array + step * along[name] for name, array in weights.items()}
+        writer = characters.Writer(kernel, moved, threads=1)
+        if not step:
+            writer.update = gradients.update
+        losses[step] = writer.learn(now, following, anew)
+    expected = (losses[1e-5] - losses[-1e-5]) / 2e-5
+    found = sum(np.sum(gradients[name] * along[name]) for name in weights)
+    # Central differences of a loss near 3: truncation 1e-10 of a third derivative that grows with
+    # the length of the direction (2e2 entries squared and more), rounding 1e-16 / 1e-5.
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_characters_are_predicted_better_and_better() -> None:
+    text = characters.encode(characters.licence())
+    assert len(text.codes) > 5000
+    (curve,) = characters.curves(
+        characters.Cell.GRU, text, 60, seed=0, threads=1, dtype="float32", peer=False
+    )
+    assert curve.losses[0] == pytest.approx(np.log(len(text.alphabet)), abs=0.1)
+    assert curve.losses[-1] < 0.85 * curve.losses[0]
 
 
 # --- a cell of one's own ----------------------------------------------------------------------
