@@ -19,6 +19,7 @@ from sympy import Expr
 
 from cellgen import goldens
 from cellgen.api import compile as compile_cell
+from cellgen.call_over_time import Options
 from cellgen.cell import Cell, Definition, definition_of
 from cellgen.cells import SHIPPED
 from cellgen.derive import forward as forward_program
@@ -598,7 +599,38 @@ def _prove_sequences(subject: _Subject, rng: np.random.Generator) -> list[Row]:
         for name, error in gradients.items():
             _raise_to(errors[2], name, error)
     note = "T, B = " + "; ".join(f"{t}, {b}" for t, b in SEQUENCE_SHAPES)
-    return [judged(n, e, b, note) for n, e, b in zip(names, errors, bars, strict=True)]
+    rows = [judged(n, e, b, note) for n, e, b in zip(names, errors, bars, strict=True)]
+    return rows + _prove_options(subject, kernel, rng)
+
+
+def _prove_options(subject: _Subject, kernel: Kernel, rng: np.random.Generator) -> list[Row]:
+    """Compare with the equations where lengths, mask, reset and reverse are all given.
+
+    Inputs of the steps that do not count are NaN: a result that depends on one shows it.
+    """
+    definition = subject.definition
+    point = _point(subject, (4, *GRADIENT_SIZES[1 : len(definition.dims)]), rng)
+    sizes = {**point.sizes, "T": 8}
+    mask, reset = rng.random((8, 4)) < 0.7, rng.random((8, 4)) < 0.3
+    options = Options(np.array([8, 5, 0, 3]), mask, reset, reverse=True)
+    counts = mask & (np.arange(8)[:, None] < np.asarray(options.lengths))
+    scalars = {str(v.name) for v in definition.with_role(Role.SCALAR)}
+    arrays = {n: a for n, a in point.arguments.items() if n not in scalars}
+    for value in definition.with_role(Role.INPUT):
+        stacked = np.array([_normal(rng, value, sizes) for _ in range(8)])
+        where = counts.reshape(8, 4, *(1,) * (stacked.ndim - 2))
+        arrays[str(value.name)] = np.where(where, stacked, np.nan)
+    shapes = run_steps(definition, arrays, sizes, options).results
+    upstream: Arguments = {
+        f"d_{n}": np.asarray(rng.standard_normal(a.shape)) for n, a in shapes.items()
+    }
+    found = forward_errors(kernel, definition, arrays, sizes, "float64", options)
+    gradients = gradient_errors(kernel, definition, arrays, upstream, sizes, rng, options)
+    note = "lengths, mask, reset, reverse; NaN where no step counts"
+    return [
+        judged("C sequence_forward with options", found, SEQUENCE_BARS["float64"], note),
+        judged("C sequence_backward with options", gradients, SEQUENCE_BARS["gradient"], note),
+    ]
 
 
 # --- goldens -------------------------------------------------------------------------------------

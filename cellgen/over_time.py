@@ -78,6 +78,12 @@ def run_steps(
     return Sequence(outputs, last)
 
 
+def _keywords(options: Options) -> dict[str, object]:
+    """Name the options that both functions take and the interpreter knows."""
+    names = ("lengths", "mask", "reset", "reverse", "zero_output_for_mask")
+    return {name: getattr(options, name) for name in names}
+
+
 def _flags_at(options: Options, t: int, rows: int) -> tuple[Array, Array, Array]:
     """Which rows are within their lengths, which count, and which start from zero."""
     inside = np.ones(rows, bool) if options.lengths is None else t < np.asarray(options.lengths)
@@ -100,6 +106,7 @@ def forward_errors(
     arguments: Mapping[str, Array],
     sizes: Mapping[str, int],
     dtype: str,
+    options: Options = NONE,
 ) -> dict[str, float]:
     """Compare ``sequence_forward`` with the equations.
 
@@ -107,14 +114,14 @@ def forward_errors(
     where that is more: a division by nearly zero magnifies it.
     """
     call = {name: np.asarray(a, dtype, order="C") for name, a in arguments.items()}
-    found = kernel.functions["sequence_forward"](out=None, **call)
+    found = kernel.functions["sequence_forward"](out=None, **call, **_keywords(options))
     wide = {name: a.astype(np.float64) for name, a in call.items()}
-    exact = run_steps(definition, wide, sizes).results
+    exact = run_steps(definition, wide, sizes, options).results
     scales = {name: _largest(a) for name, a in exact.items()}
     rng = np.random.default_rng(0)
     for _ in range(PROBES):
         nudged = {n: a * (1 + NUDGE * rng.choice([-1, 1], size=a.shape)) for n, a in wide.items()}
-        for name, array in run_steps(definition, nudged, sizes).results.items():
+        for name, array in run_steps(definition, nudged, sizes, options).results.items():
             scales[name] = max(scales[name], _largest(array - exact[name]) / NUDGE)
     return {
         name: _largest(getattr(found, name).astype(np.float64) - expected) / (scales[name] or 1.0)
@@ -133,26 +140,25 @@ def gradient_errors(
     upstream: Mapping[str, Array],
     sizes: Mapping[str, int],
     rng: np.random.Generator,
+    options: Options = NONE,
 ) -> dict[str, float]:
     """Compare every gradient of ``sequence_backward`` with the complex step, in float64.
 
     Each gradient is compared along one random direction; errors are relative to the sum of the
     sizes of the terms, since terms of either sign may cancel.
     """
-    result = kernel.sequence_forward(**arguments, save=True)
+    chosen = _keywords(options)
+    result = kernel.functions["sequence_forward"](out=None, **arguments, **chosen, save=True)
     outputs = {str(v.name): getattr(result, str(v.name)) for v in definition.outputs}
-    gradients = kernel.sequence_backward(
-        **arguments,
-        **outputs,
-        **upstream,
-        saved=result.saved,
+    gradients = kernel.functions["sequence_backward"](
+        out=None, **arguments, **outputs, **upstream, **chosen, saved=result.saved
     )
     errors = {}
     for gradient, array in gradients._asdict().items():
         name = gradient.removeprefix("d_")
         direction = rng.standard_normal(array.shape)
         moved = {**arguments, name: arguments[name] + 1j * STEP * direction}
-        results = run_steps(definition, moved, sizes).results
+        results = run_steps(definition, moved, sizes, options).results
         loss = sum(np.sum(a * upstream[f"d_{n}"]) for n, a in results.items())
         terms = array * direction
         size = float(np.sum(np.abs(terms))) or 1.0
