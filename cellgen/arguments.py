@@ -31,6 +31,7 @@ OPTION_NAMES = (
     "zero_output_for_mask",
     "last_only",
     "window",
+    "bp_lim",
     "consume",
     "save",
     "saved",

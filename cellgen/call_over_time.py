@@ -30,6 +30,7 @@ from .errors import ArgumentError
 from .memory import empty
 from .results import Array, Results, result_class
 from .threads import thread_count, threads_team
+from .truncation import Tables, truncated
 
 
 @dataclass(frozen=True)
@@ -378,14 +379,23 @@ class SequenceBackward(TimeFunction):
         batch_first: bool = False,
         zero_output_for_mask: bool = False,
         window: int = 0,
+        bp_lim: int | None = None,
         consume: bool = False,
         **arguments: object,
     ) -> Results:
         """Compute every gradient; see ``Options``.
 
+        ``bp_lim``: every loss term reaches so many earlier states, see ``truncation``; it excludes
+        ``window`` and ``consume``.
+
         Raises ArgumentError, BuildError, MemoryError.
         """
         self._take_saved(arguments, saved, consume=consume)
+        if bp_lim is not None:
+            options = Options(
+                lengths, mask, reset, reverse, batch_first, zero_output_for_mask, False, window
+            )
+            return self._truncated(arguments, out, options, threads, bp_lim, consume=consume)
         options = NONE
         if (
             lengths is not None
@@ -408,6 +418,63 @@ class SequenceBackward(TimeFunction):
             )
         found = self._run(arguments, out, options, threads)
         return tuple.__new__(self.result, [found[name] for name in self._fields])
+
+    def _truncated(
+        self,
+        arguments: dict[str, object],
+        out: Out,
+        options: Options,
+        threads: int | None,
+        bp_lim: object,
+        *,
+        consume: bool,
+    ) -> Results:
+        """Call with every loss term reaching ``bp_lim`` states; ``truncation`` says how."""
+        if isinstance(bp_lim, bool) or not isinstance(bp_lim, int | np.integer) or bp_lim < 0:
+            raise ArgumentError(
+                f"{self.__qualname__}: bp_lim is {bp_lim!r}, expected a number of steps from 0 on"
+            )
+        if options.window or consume:
+            other = "window" if options.window else "consume"
+            raise ArgumentError(
+                f"{self.__qualname__}: bp_lim and {other} are both given, expected one of them; "
+                f"window cuts at fixed steps, bp_lim behind every loss term"
+            )
+        results = {} if out is None else take_out(self.__qualname__, self._fields, out)
+        scalars = {name: arguments.pop(name) for _, name, _ in self._scalars if name in arguments}
+        if options.batch_first:
+            arguments = self._time_first(arguments)
+        checked = check_call(self.__qualname__, self.function, arguments, {})
+        tables = self._tables(options, checked.dims["T"], checked.dims["B"])
+
+        def step(arrays: dict[str, Array], mask: Array, reset: Array) -> dict[str, Array]:
+            given: dict[str, object] = {**arrays, **scalars}
+            found = self._run(given, None, Options(mask=mask, reset=reset), threads)
+            return {name: array for name, array in found.items() if array is not None}
+
+        found = truncated(self.function, step, checked.inputs, tables, int(bp_lim))
+        if options.batch_first:
+            found = self._time_first(found)
+        for name, array in results.items():
+            array[...] = found[name]
+            found[name] = array
+        return tuple.__new__(self.result, [found[name] for name in self._fields])
+
+    def _tables(self, options: Options, steps: int, rows: int) -> Tables:
+        """Tell which steps count, in the order of computation."""
+        lengths = self._lengths(options.lengths, steps, rows)
+        mask = self._flags("mask", options, steps, rows)
+        reset = self._flags("reset", options, steps, rows)
+        inside = np.ones((steps, rows), bool)
+        if lengths is not None:
+            inside = np.arange(steps)[:, None] < lengths
+        counts = inside if mask is None else inside & mask
+        fresh = np.zeros_like(counts) if reset is None else counts & reset
+        order = slice(None, None, -1) if options.reverse else slice(None)
+        inside, counts, fresh = inside[order], counts[order], fresh[order]
+        started = np.logical_or.accumulate(counts, axis=0)
+        held = inside & ~counts & started & (not options.zero_output_for_mask)
+        return Tables(counts, fresh, held, options.reverse)
 
     def _take_saved(
         self, arguments: dict[str, object], saved: Results | None, *, consume: bool

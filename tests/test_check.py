@@ -155,6 +155,8 @@ def test_a_wrong_c_spelling_goes_red_in_the_c_rows_only(monkeypatch: pytest.Monk
         "C float32 sequence_forward",
         "C float64 sequence_forward",
         "C sequence_backward",
+        "C sequence_forward with options",
+        "C sequence_backward with options",
     }
     assert not row(report, "float64 torch.nn.RNNCell fwd").ok
 

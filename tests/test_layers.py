@@ -21,7 +21,7 @@ LAYERS = (
     {"abi", "paths", "cache", "layout", "memory"},
     {"build", "masks"},
     {"threads", "results"},
-    {"arguments"},
+    {"arguments", "truncation"},
     {"call"},
     {"call_over_time"},
     {"kernel"},
@@ -74,6 +74,7 @@ WITHOUT_SYMPY = (
     "paths",
     "results",
     "threads",
+    "truncation",
 )
 
 

@@ -80,7 +80,7 @@ def keywords(options, *, backward=False):
     return found | ({"window": options.window, "consume": options.consume} if backward else {})
 
 
-def run(cell, options, *, threads=2, dtype=np.float64, padding=None, consume=False):
+def run(cell, options, *, threads=2, dtype=np.float64, padding=None, **backward_only):
     """Forward and backward with everything given; results time-first."""
     kernel = kernel_of(cell)
     arguments = {n: a.astype(dtype) for n, a in draw(kernel.sequence_forward.function, 0).items()}
@@ -98,7 +98,7 @@ def run(cell, options, *, threads=2, dtype=np.float64, padding=None, consume=Fal
         **given,
         saved=forward.saved,
         threads=threads,
-        **(keywords(options, backward=True) | {"consume": consume}),
+        **(keywords(options, backward=True) | backward_only),
     )
     found = forward._asdict() | backward._asdict()
     del found["saved"]
@@ -236,6 +236,93 @@ def test_a_window_is_the_chunked_form_with_carried_state(cell, window):
         else:
             expected = sum(parts)
         assert np.max(np.abs(array - expected)) <= TOLERANCE * 10, name
+
+
+def term_by_term(cell, options, limit):
+    """Sum the gradients of each loss term alone, back through the steps that it may reach.
+
+    A term at step t is run from the state before step t - limit, a constant unless that is the
+    initial state and t - limit is negative.
+    """
+    kernel = kernel_of(cell)
+    arguments = draw(kernel.sequence_forward.function, 0)
+    given = draw(kernel.sequence_backward.function, 1, optional=True)
+    states = [str(s.name) for s in cell.definition.states]
+    outputs = [str(v.name) for v in cell.definition.outputs]
+    flags = {n: f for n in ("mask", "reset") if (f := getattr(options, n)) is not None}
+    zero = {"zero_output_for_mask": True}
+    total = {f"d_{n}": np.zeros_like(a) for n, a in arguments.items()}
+    state = {n: arguments[n] for n in states}
+    before = []
+    for t in range(7):
+        before.append(state)
+        now = {n: f[t : t + 1] for n, f in flags.items()}
+        one = {**arguments, **state, "x": arguments["x"][t : t + 1]}
+        step = kernel.sequence_forward(**one, **now, **zero)
+        state = {n: getattr(step, f"{n.removesuffix('_prev')}_last") for n in states}
+        start = max(0, t - limit)
+        part = slice(start, t + 1)
+        own = {**arguments, **before[start], "x": arguments["x"][part]}
+        now = {n: f[part] for n, f in flags.items()} | zero
+        forward = kernel.sequence_forward(**own, **now, save=True)
+        upstream = {n: np.zeros((t + 1 - start, *a.shape[1:])) for n, a in given.items()}
+        for n, a in given.items():
+            if not n.endswith("_last"):
+                upstream[n][-1] = a[t]
+            elif t == 6:
+                upstream[n] = a
+        upstream = {n: a for n, a in upstream.items() if t == 6 or not n.endswith("_last")}
+        gradients = kernel.sequence_backward(
+            **own,
+            **{n: getattr(forward, n) for n in outputs},
+            **upstream,
+            **now,
+            saved=forward.saved,
+        )
+        for n, a in gradients._asdict().items():
+            if n == "d_x":
+                total[n][part] += a
+            elif n.removeprefix("d_") not in states or t - limit < 0:
+                total[n] += a
+    return total
+
+
+@cells
+@pytest.mark.parametrize("limit", [0, 1, 3, 6, 7])
+@pytest.mark.parametrize("name", ["none", "mask and reset"])
+def test_every_loss_term_reaches_the_given_number_of_states(cell, limit, name):
+    options = NONE
+    if name != "none":
+        options = Options(mask=MASK, reset=RESET, zero_output_for_mask=True)
+    expected = term_by_term(cell, options, limit)
+    found = run(cell, options, bp_lim=limit)
+    for gradient, array in expected.items():
+        assert np.max(np.abs(found[gradient] - array)) <= 10 * TOLERANCE, gradient
+
+
+@cells
+@cases
+def test_terms_that_reach_every_state_give_the_whole_gradient(cell, options):
+    whole, found = run(cell, options), run(cell, options, bp_lim=7)
+    for name, array in whole.items():
+        assert np.max(np.abs(found[name] - array)) <= 10 * TOLERANCE, name
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"bp_lim": -1}, "bp_lim is -1, expected a number of steps"),
+        ({"bp_lim": 1.5}, "bp_lim is 1.5"),
+        ({"bp_lim": 1, "window": 3}, "bp_lim and window are both given"),
+        ({"bp_lim": 1, "consume": True}, "bp_lim and consume are both given"),
+    ],
+)
+def test_a_wrong_limit_is_refused(wrong, message):
+    kernel = kernel_of(GRU)
+    arguments = draw(kernel.sequence_forward.function, 0)
+    forward = kernel.sequence_forward(**arguments, save=True)
+    with pytest.raises(ArgumentError, match=message):
+        kernel.sequence_backward(**arguments, h=forward.h, saved=forward.saved, **wrong)
 
 
 @cells

@@ -1,0 +1,159 @@
+"""Back-propagation truncated term by term, for any cell: every loss term reaches ``limit`` states.
+
+The chunked form, which cuts at fixed steps, is ``window`` of ``sequence_backward``. Here a term at
+step t sends gradient through the states of the steps t - 1 ... t - limit and no further, wherever t
+is (mygrad's ``bp_lim``). A step back is linear in the gradient that it starts from, so all terms
+take it together: one call over a single step with all T B rows, ``limit`` times, and a last one
+with the sum of what came back.
+
+Input: the arguments of ``sequence_backward``, arrays over time (T, B, ...). Output: its results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .abi import Function
+from .results import Array
+
+Step = Callable[[dict[str, Array], Array, Array], Mapping[str, Array]]
+"""Call ``sequence_backward`` with arrays, a mask and reset flags; results by name."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Which steps count, (T, B) in the order of computation; ``held``: outputs repeat the state."""
+
+    counts: Array
+    fresh: Array
+    held: Array
+    reverse: bool
+
+    @property
+    def before(self) -> Array:
+        """The step whose state each starts from; -1: the initial state."""
+        steps, rows = self.counts.shape
+        found = np.empty((steps, rows), np.intp)
+        last = np.full(rows, -1)
+        for step in range(steps):
+            found[step] = last
+            last = np.where(self.counts[step], step, last)
+        return found
+
+    def ordered(self, array: Array) -> Array:
+        """Put an array over time into the order of computation, or back."""
+        return array[::-1] if self.reverse else array
+
+
+def truncated(
+    function: Function, step: Step, arguments: Mapping[str, Array], tables: Tables, limit: int
+) -> dict[str, Array]:
+    """Return every gradient with each loss term reaching ``limit`` earlier states."""
+    steps, rows = tables.counts.shape
+    states = [
+        a.name.removeprefix("d_").removesuffix("_last")
+        for a in function.arguments
+        if a.optional and not a.over_time
+    ]
+    fixed = {n: a for n, a in arguments.items() if not n.startswith("d_")}
+    flat = _flatten(function, fixed, states, tables)
+    mask, reset = (t.reshape(1, steps * rows) for t in (tables.counts, tables.fresh))
+    given, through = _upstream(function, arguments, states, tables)
+
+    reached = dict(through)
+    total = dict(through)
+    initial = {f"d_{name}_prev": np.zeros_like(arguments[f"{name}_prev"]) for name in states}
+    upstream = given
+    for _ in range(min(limit, steps)):
+        back = step({**flat, **upstream, **_last(reached, states)}, mask, reset)
+        upstream = {}
+        for name in states:
+            passed = back[f"d_{name}_prev"].reshape(steps, rows, *reached[name].shape[2:])
+            initial[f"d_{name}_prev"] += passed[0]
+            reached[name] = np.concatenate([passed[1:], np.zeros_like(passed[:1])])
+            total[name] = total[name] + reached[name]
+    found = dict(step({**flat, **given, **_last(total, states)}, mask, reset))
+    for item in function.results:
+        array = found[item.name]
+        if item.over_time:
+            found[item.name] = tables.ordered(array.reshape(steps, rows, *array.shape[2:]))
+        elif item.name in initial:
+            found[item.name] = initial[item.name]
+        elif item.shape[:1] == ("B",):  # constant over time
+            found[item.name] = array.reshape(steps, rows, *array.shape[1:]).sum(axis=0)
+    return found
+
+
+def _flatten(
+    function: Function, arguments: Mapping[str, Array], states: list[str], tables: Tables
+) -> dict[str, Array]:
+    """Lay the rows of all steps side by side, each with the state that it starts from."""
+    steps, rows = tables.counts.shape
+    flat = {}
+    for item in function.arguments:
+        if item.name not in arguments:
+            continue
+        array = arguments[item.name]
+        if item.shape[:1] == ("T",):
+            ordered = array if item.saved else tables.ordered(array)
+            array = ordered.reshape(1, steps * rows, *array.shape[2:])
+        elif item.name.removesuffix("_prev") in states:
+            array = _states_before(arguments, item.name, function, tables)
+        elif item.shape[:1] == ("B",):
+            array = np.tile(array, (steps, *(1,) * (array.ndim - 1)))
+        flat[item.name] = np.ascontiguousarray(array)
+    return flat
+
+
+def _states_before(
+    arguments: Mapping[str, Array], name: str, function: Function, tables: Tables
+) -> Array:
+    """The state before every row of every step, (T B, ...); zeros where it starts anew."""
+    steps, rows = tables.counts.shape
+    initial = arguments[name]
+    after = name.removesuffix("_prev")
+    over_time = np.zeros((steps, *initial.shape), initial.dtype)
+    if after in arguments:
+        saved = any(item.name == after and item.saved for item in function.arguments)
+        over_time = arguments[after] if saved else tables.ordered(arguments[after])
+    known = np.concatenate([initial[None], over_time])
+    before: Array = known[tables.before + 1, np.arange(rows)]
+    before[tables.fresh] = 0
+    return before.reshape(steps * rows, *initial.shape[1:])
+
+
+def _upstream(
+    function: Function, arguments: Mapping[str, Array], states: list[str], tables: Tables
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Gradients of outputs, row by row, and those that enter states after a step."""
+    steps, rows = tables.counts.shape
+    through = {
+        name: np.zeros((steps, *arguments[f"{name}_prev"].shape), arguments[f"{name}_prev"].dtype)
+        for name in states
+    }
+    given = {}
+    for item in function.arguments:
+        array = arguments.get(item.name)
+        if not item.optional or array is None:
+            continue
+        name = item.name.removeprefix("d_")
+        if not item.over_time:
+            if steps:
+                through[name.removesuffix("_last")][-1] += array
+            continue
+        ordered = tables.ordered(array)
+        given[item.name] = np.ascontiguousarray(ordered.reshape(1, steps * rows, *array.shape[2:]))
+        if name in through:
+            through[name][tables.held] += ordered[tables.held]
+    return given, through
+
+
+def _last(gradients: Mapping[str, Array], states: list[str]) -> dict[str, Array]:
+    """Name the gradients of states as those of the final states of a single step."""
+    return {
+        f"d_{name}_last": np.ascontiguousarray(gradients[name].reshape(-1, *a.shape[2:]))
+        for name, a in ((name, gradients[name]) for name in states)
+    }
