@@ -159,7 +159,7 @@ class _Run:
         if not self.dtypes:
             return {}
         d_h = np.ascontiguousarray(upstream[1:], self.known["x"].dtype)
-        found = self._through_time(d_h) if self.window is None else self._windowed(d_h)
+        found = self._through_time(d_h)
         gradients = {name: found[f"d_{NAMES[name]}"] for name in self.dtypes}
         for name in gradients.keys() & self.masks.keys():
             gradients[name] = gradients[name] * self.masks[name]
@@ -167,41 +167,17 @@ class _Run:
 
     def _through_time(self, d_h: Array) -> Arrays:
         states = self.states.astype(d_h.dtype, copy=False)
-        results = self.kernel.sequence_backward(
-            **self.known, h_prev=states[0], h=states[1:], d_h=d_h, saved=self.saved
+        backward = self.kernel.functions["sequence_backward"]
+        results = backward(
+            out=None,
+            **self.known,
+            h_prev=states[0],
+            h=states[1:],
+            d_h=d_h,
+            saved=self.saved,
+            bp_lim=self.window,
         )
         return results._asdict()
-
-    def _windowed(self, d_h: Array) -> Arrays:
-        """Follow each term of the loss over ``window`` steps.
-
-        The step's backward function maps each row of d_h to its row of d_h_prev, linearly and
-        without a look at other rows, so all T N rows of the sequence can go through it at once:
-        that is one step back for every term of the loss. With J[t] the Jacobian of step t,
-
-            A_0[t] = G[t];   A_k[t] = G[t] + A_(k-1)[t+1] J[t+1]
-
-        gives A_k[t] = sum over j <= k of G[t+j] J[t+j] ... J[t+1]: exactly the terms that may reach
-        S[t]. A last call takes the local gradients at every state that was reached.
-        """
-        time, rows, units = d_h.shape
-        states = self.states.astype(d_h.dtype, copy=False)
-        steps = {"h_prev": states[:-1].reshape(time * rows, units)}
-        for name, array in self.known.items():
-            if array.ndim == 3:
-                steps[name] = array.reshape(time * rows, array.shape[-1])
-            elif name in MASKS.values():
-                steps[name] = np.tile(array, (time, 1))
-            else:
-                steps[name] = array
-        total = d_h
-        for _ in range(self.window or 0):
-            local = _call(self.kernel, "backward", steps, total)
-            total = d_h.copy()
-            total[:-1] += local["d_h_prev"].reshape(d_h.shape)[1:]
-        local = _call(self.kernel, "backward", steps, total)
-        found = local | _call(self.kernel, "weight_gradients", steps | local, total)
-        return found | {"d_x": local["d_x"].reshape(self.known["x"].shape)}
 
 
 def _run(
@@ -276,15 +252,6 @@ def _kernel_arguments(arrays: Arrays, masks: Arrays, dtype: np.dtype[Any]) -> Ar
         if MASKS[name]:
             known[MASKS[name]] = np.ascontiguousarray(mask, dtype)
     return known
-
-
-def _call(kernel: Kernel, function: str, known: Arrays, d_h: Array) -> Arrays:
-    """Call a function of the step over all rows with those of the known values that it takes."""
-    everything = known | {"d_h": d_h.reshape(-1, d_h.shape[-1])}
-    called = kernel.functions[function]
-    names = [a.name for a in called.function.arguments if a.name in everything]
-    results = called(out=None, **{name: everything[name] for name in names})
-    return results._asdict()
 
 
 # --- arguments -----------------------------------------------------------------------------------
