@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         DerivationError,
     )
     from cellgen.kernel import Kernel
+    from cellgen.layers import Layers
     from cellgen.ops import absolute as abs
     from cellgen.ops import (
         activation,
@@ -69,6 +70,7 @@ _HOME = {
     "cellgen.cell": "Bias Cell Input Scalar State Static Weight",
     "cellgen.errors": "ArgumentError BuildError CellgenError DeclarationError DerivationError",
     "cellgen.kernel": "Kernel",
+    "cellgen.layers": "Layers",
     "cellgen.ops": "activation clip concat cos exp expm1 hard_sigmoid identity keep log log1p "
     "log_sigmoid matmul maximum minimum relu sigmoid sign sin softplus split sqrt stop_gradient "
     "tanh transpose where",
@@ -97,6 +99,7 @@ __all__ = [
     "I",
     "Input",
     "Kernel",
+    "Layers",
     "Scalar",
     "State",
     "Static",

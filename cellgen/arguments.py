@@ -81,7 +81,7 @@ def check_call(
     dtype = _check_dtypes(where, inputs, outputs)
     for item in (*inputs, *outputs):
         _check_rank(where, item)
-    dims, origins = _infer_dims(where, inputs)
+    dims, origins = infer_dims(where, inputs)
     _check_dims(where, function, dims)
     for item in (*inputs, *outputs):
         _check_shape(where, item, dims, origins)
@@ -198,7 +198,7 @@ def _check_rank(where: str, item: Item) -> None:
         )
 
 
-def _infer_dims(where: str, inputs: Sequence[Item]) -> tuple[dict[str, int], dict[str, str]]:
+def infer_dims(where: str, inputs: Sequence[Item]) -> tuple[dict[str, int], dict[str, str]]:
     """Solve the axis lengths for the dimensions; also tell which argument fixed each.
 
     Axes of a single dimension come first; an axis like ``I + H`` gives the one still unknown.

@@ -487,7 +487,7 @@ def test_dimensions_come_from_sums_and_multiples_too() -> None:
         checks.Item(item, np.zeros(shape), item.name)
         for item, shape in zip(function.arguments, [(9, 1), (6,)], strict=True)
     ]
-    assert checks._infer_dims("small.run", items)[0] == {"C": 2, "A": 5}
+    assert checks.infer_dims("small.run", items)[0] == {"C": 2, "A": 5}
     with pytest.raises(
         ArgumentError, match=r"v has shape \(7,\).*no length >= 0 makes 3\*C equal 7"
     ):

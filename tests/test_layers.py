@@ -25,7 +25,7 @@ LAYERS = (
     {"call"},
     {"call_over_time"},
     {"kernel"},
-    {"goldens"},
+    {"goldens", "layers"},
     # the compiler
     {"lines", "names"},
     {"value"},
