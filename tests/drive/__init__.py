@@ -108,11 +108,17 @@ def _table(interface: Interface, function: Function, suffix: str, c_type: str) -
     stem = f"{function.name}_{suffix}"
     sizes = ", ".join(f"sizes[{place}]" for place in range(len(function.dims)))
     members = list(_members(function))
-    lines = [
-        f"static int64_t {stem}_{name}_count(const int64_t *sizes)\n"
-        f"{{\n    (void)sizes;\n    return {_product(argument, function.dims)};\n}}"
+    counts = [
+        (name, what, axes)
         for name, _, argument in members
         if argument is not None and not argument.is_scalar
+        for what, axes in (("count", argument.shape), ("width", argument.shape[2:]))
+        if what == "count" or argument.over_time
+    ]
+    lines = [
+        f"static int64_t {stem}_{name}_{what}(const int64_t *sizes)\n"
+        f"{{\n    (void)sizes;\n    return {_product(axes, function.dims)};\n}}"
+        for name, what, axes in counts
     ]
     lines.append(f"static const drive_member {stem}_members[] = {{")
     for name, kind, argument in members:
@@ -120,19 +126,28 @@ def _table(interface: Interface, function: Function, suffix: str, c_type: str) -
         count = f"{stem}_{name}_count" if counted else "NULL"
         value = argument.default if argument is not None and argument.is_scalar else 0.0
         offset = f"offsetof({names.struct}, {name})"
-        lines.append(f'    {{"{name}", {kind}, {offset}, {count}, {value}}},')
+        timed = argument is not None and argument.over_time
+        width = f"{stem}_{name}_width" if timed else "NULL"
+        is_saved = int(argument is not None and argument.saved)
+        member = f'"{name}", {kind}, {offset}, {count}, {value}, {width}, {is_saved}'
+        lines.append(f"    {{{member}}},")
     lines += ["};", f"static int {stem}_call(const int64_t *sizes, const void *args)", "{"]
     lines += [f"    return {names.call}({sizes}, (const {names.struct} *)args);", "}"]
     workspace = "NULL"
     if function.workspace:
         workspace = f"{stem}_workspace"
-        lines += [f"static int64_t {workspace}(const int64_t *sizes)", "{"]
-        options = ", NULL" if function.team else ""
-        lines += [f"    return {names.workspace_size}({sizes}{options});", "}"]
+        lines += [f"static int64_t {workspace}(const int64_t *sizes, const void *options)", "{"]
+        options = ", (const cellgen_options *)options" if function.team else ""
+        lines += [
+            "    (void)options;",
+            f"    return {names.workspace_size}({sizes}{options});",
+            "}",
+        ]
     lines += [
         f'static const drive_function {stem} = {{"{names.call}", sizeof({c_type}), '
         f"sizeof({names.struct}), {stem}_call, {workspace}, {len(function.dims)}, "
-        f"{int(function.team)}, {len(members)}, {stem}_members}};",
+        f"{int(function.team)}, {int(function.name == 'sequence_backward')}, "
+        f"{len(members)}, {stem}_members}};",
         "",
     ]
     return lines
@@ -149,11 +164,12 @@ def _members(function: Function) -> Iterator[tuple[str, str, Argument | None]]:
         yield "workspace_bytes", "DRIVE_WORKSPACE_BYTES", None
     if function.team:
         yield "team", "DRIVE_TEAM", None
+        yield "options", "DRIVE_OPTIONS", None
 
 
-def _product(argument: Argument, dims: tuple[str, ...]) -> str:
+def _product(shape: tuple[str, ...], dims: tuple[str, ...]) -> str:
     axes = []
-    for axis in argument.shape:
+    for axis in shape:
         terms = [
             f"{factor} * sizes[{dims.index(name)}]" if name else str(factor)
             for factor, name in axis_terms(axis)

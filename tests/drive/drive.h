@@ -8,8 +8,9 @@
  * not written, or read before it is written, shows as NaN or as a bit that differs.
  *
  * Checked: code CELLGEN_OK and results without NaN; equal bits for every placement, poison and
- * number of threads, with saved results or without; absent gradients; the three error codes, and
- * that nothing was written with them; calls of several host threads on one team; and, built with
+ * number of threads, with saved results or without; absent gradients; every option of the functions
+ * over time, arrays with gaps that stay as they were; the error codes, and that nothing was written
+ * with them; calls of several host threads on one team; and, built with
  * -DDRIVE_COUNT, that no call allocates, maps memory or makes a thread. */
 #define _GNU_SOURCE 1
 #include "cellgen.h"
@@ -30,7 +31,8 @@ enum drive_kind {
     DRIVE_SAVED, /* a result that is formed on request: NULL, not wanted */
     DRIVE_WORKSPACE,
     DRIVE_WORKSPACE_BYTES,
-    DRIVE_TEAM
+    DRIVE_TEAM,
+    DRIVE_OPTIONS
 };
 
 typedef struct {
@@ -39,6 +41,8 @@ typedef struct {
     size_t offset;                          /* in the struct of arguments */
     int64_t (*count)(const int64_t *sizes); /* elements */
     double value;                           /* of a scalar */
+    int64_t (*width)(const int64_t *sizes); /* of an array over time, elements of a row */
+    int is_saved;                           /* an argument that comes from the forward pass */
 } drive_member;
 
 typedef struct {
@@ -46,9 +50,10 @@ typedef struct {
     size_t real_bytes; /* 4 or 8 */
     size_t struct_bytes;
     int (*call)(const int64_t *sizes, const void *args);
-    int64_t (*workspace_size)(const int64_t *sizes); /* NULL: takes none */
+    int64_t (*workspace_size)(const int64_t *sizes, const void *options); /* NULL: takes none */
     int dims;
-    int takes_team;
+    int takes_team; /* a function over time: the first two sizes are T and B */
+    int is_backward;
     int members;
     const drive_member *member;
 } drive_function;
@@ -116,9 +121,32 @@ int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*f)(void
 typedef struct {
     void *data;
     size_t bytes;
-    void *mapping; /* or the heap's block */
-    size_t mapped; /* 0: on the heap */
+    void *mapping;                       /* or the heap's block */
+    size_t mapped;                       /* 0: on the heap */
+    int64_t steps, rows, width;          /* an array that has gaps, or all of it in one row */
+    int64_t step_stride, row_stride;     /* in elements */
 } drive_array;
+
+/* Layouts of arrays over time. */
+enum drive_layout { DRIVE_DENSE, DRIVE_GAPS, DRIVE_BATCH_FIRST };
+
+/* One way to choose steps and layout; each table is drawn for T and B. */
+typedef struct {
+    const char *name;
+    int lengths, mask, reset, reverse, hold, last, window, consume;
+    enum drive_layout layout;
+} drive_choice;
+
+static const drive_choice drive_choices[] = {
+    {"", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE}, /* no options at all */
+    {"lengths", 1, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE},
+    {"mask", 0, 1, 0, 0, 1, 0, 0, 0, DRIVE_DENSE},
+    {"reverse, window", 0, 0, 0, 1, 0, 0, 2, 0, DRIVE_DENSE},
+    {"last or consume", 0, 0, 0, 0, 0, 1, 0, 1, DRIVE_DENSE},
+    {"batch first", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_BATCH_FIRST},
+    {"all together", 1, 1, 1, 1, 0, 1, 3, 1, DRIVE_GAPS},
+};
+enum { DRIVE_CHOICES = sizeof drive_choices / sizeof drive_choices[0] };
 
 static size_t drive_pages(size_t bytes)
 {
@@ -164,24 +192,51 @@ static void drive_give(drive_array *array)
     memset(array, 0, sizeof *array);
 }
 
-/* Numbers in (-1/2, 1/2), the same for a seed on every machine. */
+/* Where the element lies that is the place'th of the rows of an array. */
+static size_t drive_at(const drive_array *array, int64_t place)
+{
+    const int64_t row = place / array->width, unit = place % array->width;
+    return (size_t)(row / array->rows * array->step_stride + row % array->rows * array->row_stride + unit);
+}
+
+static int64_t drive_count(const drive_array *array)
+{
+    return array->steps * array->rows * array->width;
+}
+
+/* Numbers in (-1/2, 1/2), the same for a seed on every machine; NaN in gaps. */
 static void drive_fill(drive_array *array, size_t real_bytes, uint64_t seed)
 {
     uint64_t state = seed * 2654435761u + 88172645463325252u;
-    for (size_t place = 0; place < array->bytes / real_bytes; ++place) {
+    memset(array->data, 0xff, array->bytes);
+    for (int64_t place = 0; place < drive_count(array); ++place) {
         state ^= state << 13, state ^= state >> 7, state ^= state << 17;
         const double number = (double)(state >> 40) / 16777216.0 - 0.5;
         if (real_bytes == 4)
-            ((float *)array->data)[place] = (float)number;
+            ((float *)array->data)[drive_at(array, place)] = (float)number;
         else
-            ((double *)array->data)[place] = number;
+            ((double *)array->data)[drive_at(array, place)] = number;
     }
 }
 
-static double drive_element(const drive_array *array, size_t real_bytes, size_t place)
+static double drive_element(const drive_array *array, size_t real_bytes, int64_t place)
 {
-    return real_bytes == 4 ? (double)((const float *)array->data)[place]
-                           : ((const double *)array->data)[place];
+    const size_t at = drive_at(array, place);
+    return real_bytes == 4 ? (double)((const float *)array->data)[at]
+                           : ((const double *)array->data)[at];
+}
+
+/* Whether every byte between the rows is still the poison. */
+static int drive_gaps_are(const drive_array *array, size_t real_bytes, int poison)
+{
+    unsigned char *const seen = (unsigned char *)calloc(array->bytes ? array->bytes : 1, 1);
+    int clean = 1;
+    for (int64_t place = 0; place < drive_count(array); ++place)
+        memset(seen + drive_at(array, place) * real_bytes, 1, real_bytes);
+    for (size_t at = 0; at < array->bytes; ++at)
+        clean &= seen[at] || ((const unsigned char *)array->data)[at] == (unsigned char)poison;
+    free(seen);
+    return clean;
 }
 
 static int drive_is_filled(const drive_array *array, int poison)
@@ -199,16 +254,85 @@ typedef struct {
     int poison; /* the byte that fills results and workspace */
     int upstream, saves;
     void *team;
+    const drive_choice *choice;
 } drive_manner;
 
 typedef struct {
     drive_array array[DRIVE_MEMBERS];
+    drive_array lengths, mask, reset;
     int64_t words[256]; /* the struct of arguments */
+    cellgen_options options;
+    int64_t strides[2 * DRIVE_MEMBERS];
 } drive_frame;
 
 static void drive_set(drive_frame *frame, size_t offset, const void *value, size_t bytes)
 {
     memcpy((char *)frame->words + offset, value, bytes);
+}
+
+/* How an array lies in memory; returns how many elements its memory has. */
+static int64_t drive_lay_out(drive_array *array, const drive_member *m, const int64_t *sizes,
+                             enum drive_layout layout)
+{
+    array->steps = array->rows = array->row_stride = 1;
+    array->width = array->step_stride = m->count(sizes);
+    if (!m->width) return array->width;
+    array->steps = sizes[0], array->rows = sizes[1], array->width = m->width(sizes);
+    const int64_t gap = layout == DRIVE_GAPS ? 3 : 0;
+    array->row_stride = array->width + gap, array->step_stride = array->rows * array->row_stride + gap;
+    if (layout == DRIVE_BATCH_FIRST)
+        array->step_stride = array->width, array->row_stride = array->steps * array->width;
+    if (drive_count(array) == 0) return 0;
+    return (array->steps - 1) * array->step_stride + (array->rows - 1) * array->row_stride + array->width;
+}
+
+/* Allocate where `manner` says, keeping the layout. */
+static void drive_place(drive_array *array, size_t bytes, enum drive_place place, size_t alignment)
+{
+    const drive_array layout = *array;
+    *array = drive_take(bytes, place, alignment);
+    array->steps = layout.steps, array->rows = layout.rows, array->width = layout.width;
+    array->step_stride = layout.step_stride, array->row_stride = layout.row_stride;
+}
+
+/* Tables of which steps count: a row of no steps, one of all, others in between. */
+static void drive_choose(drive_frame *frame, const drive_function *f, const int64_t *sizes,
+                         drive_manner manner)
+{
+    const drive_choice *c = manner.choice;
+    const int64_t T = sizes[0], B = sizes[1];
+    cellgen_options *o = &frame->options;
+    if (c->lengths) {
+        frame->lengths = drive_take((size_t)B * sizeof(int64_t), manner.place, sizeof(int64_t));
+        for (int64_t row = 0; row < B; ++row)
+            ((int64_t *)frame->lengths.data)[row] = row == 0 ? T : row * 2 % (T + 1);
+        o->lengths = (const int64_t *)frame->lengths.data;
+        drive_protect(&frame->lengths);
+    }
+    drive_array *tables[2] = {&frame->mask, &frame->reset};
+    for (int table = 0; table < 2; ++table) {
+        if (!(table ? c->reset : c->mask)) continue;
+        *tables[table] = drive_take((size_t)(T * B), manner.place, 1);
+        for (int64_t place = 0; place < T * B; ++place)
+            ((unsigned char *)tables[table]->data)[place] = (place * 7 + table) % 3 != 0;
+        drive_protect(tables[table]);
+    }
+    o->mask = (const unsigned char *)frame->mask.data;
+    o->reset = (const unsigned char *)frame->reset.data;
+    o->reverse = c->reverse, o->hold = c->hold;
+    o->last = c->last && !f->is_backward && !manner.saves;
+    o->window = f->is_backward ? c->window : 0;
+    o->consume = f->is_backward ? c->consume : 0;
+    if (c->layout == DRIVE_DENSE) return;
+    int64_t *stride = frame->strides;
+    for (int place = 0; place < f->members; ++place) {
+        if (!f->member[place].width) continue;
+        drive_array array;
+        drive_lay_out(&array, &f->member[place], sizes, c->layout);
+        *stride++ = array.step_stride, *stride++ = array.row_stride;
+    }
+    for (int table = 0; table < 2; ++table) *stride++ = B, *stride++ = 1;
+    o->strides = frame->strides;
 }
 
 static void drive_prepare(drive_frame *frame, const drive_function *f, const int64_t *sizes,
@@ -217,19 +341,23 @@ static void drive_prepare(drive_frame *frame, const drive_function *f, const int
     memset(frame, 0, sizeof *frame);
     if (f->struct_bytes > sizeof frame->words || f->members > DRIVE_MEMBERS)
         DRIVE_FAIL("raise DRIVE_MEMBERS: %d members, %zu bytes", f->members, f->struct_bytes);
-    const int64_t needed = f->workspace_size ? f->workspace_size(sizes) : 0;
+    const drive_choice *c = manner.choice;
+    const void *const options = f->takes_team && c->name[0] ? &frame->options : NULL;
+    if (options) drive_choose(frame, f, sizes, manner);
+    const int64_t needed = f->workspace_size ? f->workspace_size(sizes, options) : 0;
     for (int place = 0; place < f->members; ++place) {
         const drive_member *m = &f->member[place];
         drive_array *array = &frame->array[place];
-        const size_t bytes = m->count ? (size_t)m->count(sizes) * f->real_bytes : 0;
+        const size_t bytes =
+            m->count ? (size_t)drive_lay_out(array, m, sizes, c->layout) * f->real_bytes : 0;
         switch (m->kind) {
         case DRIVE_OPTIONAL:
             if (!manner.upstream) break;
             /* fall through */
         case DRIVE_ARGUMENT:
-            *array = drive_take(bytes, manner.place, f->real_bytes);
+            drive_place(array, bytes, manner.place, f->real_bytes);
             drive_fill(array, f->real_bytes, (uint64_t)place + 1);
-            drive_protect(array);
+            if (!(m->is_saved && frame->options.consume)) drive_protect(array);
             drive_set(frame, m->offset, &array->data, sizeof array->data);
             break;
         case DRIVE_SCALAR: {
@@ -244,7 +372,8 @@ static void drive_prepare(drive_frame *frame, const drive_function *f, const int
             if (!manner.saves) break;
             /* fall through */
         case DRIVE_RESULT:
-            *array = drive_take(bytes, manner.place, f->real_bytes);
+            if (frame->options.last && m->width) break;
+            drive_place(array, bytes, manner.place, f->real_bytes);
             memset(array->data, manner.poison, array->bytes);
             drive_set(frame, m->offset, &array->data, sizeof array->data);
             break;
@@ -255,6 +384,7 @@ static void drive_prepare(drive_frame *frame, const drive_function *f, const int
             break;
         case DRIVE_WORKSPACE_BYTES: drive_set(frame, m->offset, &needed, sizeof needed); break;
         case DRIVE_TEAM: drive_set(frame, m->offset, &manner.team, sizeof manner.team); break;
+        case DRIVE_OPTIONS: drive_set(frame, m->offset, &options, sizeof options); break;
         }
     }
 }
@@ -262,6 +392,7 @@ static void drive_prepare(drive_frame *frame, const drive_function *f, const int
 static void drive_finish(drive_frame *frame, const drive_function *f)
 {
     for (int place = 0; place < f->members; ++place) drive_give(&frame->array[place]);
+    drive_give(&frame->lengths), drive_give(&frame->mask), drive_give(&frame->reset);
 }
 
 static int drive_call(drive_frame *frame, const drive_function *f, const int64_t *sizes)
@@ -289,10 +420,16 @@ static void drive_compare(const drive_frame *first, const drive_function *f, con
     for (int place = 0; place < f->members; ++place) {
         const drive_member *m = &f->member[place];
         const drive_array *array = &frame->array[place];
-        if (!drive_is_result(m) || !array->mapping || !first->array[place].mapping) continue;
-        if (memcmp(array->data, first->array[place].data, array->bytes))
-            DRIVE_FAIL("%s differs from the first call's (place %d, poison %02x, team %s)", m->name,
-                       (int)manner.place, manner.poison, manner.team ? "yes" : "no");
+        const drive_array *other = &first->array[place];
+        if (!drive_is_result(m) || !array->mapping || !other->mapping) continue;
+        for (int64_t at = 0; at < drive_count(array); ++at)
+            if (memcmp((char *)array->data + drive_at(array, at) * f->real_bytes,
+                       (char *)other->data + drive_at(other, at) * f->real_bytes, f->real_bytes))
+                DRIVE_FAIL("%s[%lld] differs from the first call's (place %d, poison %02x, team %s)",
+                           m->name, (long long)at, (int)manner.place, manner.poison,
+                           manner.team ? "yes" : "no");
+        if (!drive_gaps_are(array, f->real_bytes, manner.poison))
+            DRIVE_FAIL("%s: the memory between its rows was written to", m->name);
     }
     drive_finish(frame, f);
     free(frame);
@@ -309,9 +446,9 @@ static void drive_expect(const drive_function *f, const int64_t *sizes, drive_fr
 }
 
 /* Every error code that the header names, from memory of full size. */
-static void drive_errors(const drive_function *f, const int64_t *sizes)
+static void drive_errors(const drive_function *f, const int64_t *sizes, const drive_choice *choice)
 {
-    const drive_manner manner = {DRIVE_END, 0xff, 1, 1, NULL};
+    const drive_manner manner = {DRIVE_END, 0xff, 1, 1, NULL, choice};
     drive_frame *frame = (drive_frame *)malloc(sizeof *frame);
     drive_prepare(frame, f, sizes, manner);
     for (int dim = 0; dim < f->dims; ++dim) {
@@ -334,12 +471,22 @@ static void drive_errors(const drive_function *f, const int64_t *sizes)
             drive_expect(f, sizes, frame, CELLGEN_WORKSPACE_TOO_SMALL, "no workspace");
             drive_set(frame, m->offset, &array->data, sizeof array->data);
         }
-        if (m->kind == DRIVE_WORKSPACE_BYTES && f->workspace_size(sizes) > 0) {
-            const int64_t needed = f->workspace_size(sizes), short_by_one = needed - 1;
+        const void *const options = choice->name[0] ? &frame->options : NULL;
+        if (m->kind == DRIVE_WORKSPACE_BYTES && f->workspace_size(sizes, options) > 0) {
+            const int64_t needed = f->workspace_size(sizes, options), short_by_one = needed - 1;
             drive_set(frame, m->offset, &short_by_one, sizeof needed);
             drive_expect(f, sizes, frame, CELLGEN_WORKSPACE_TOO_SMALL, "a byte too few");
             drive_set(frame, m->offset, &needed, sizeof needed);
         }
+    }
+    for (int wrong = 0; wrong < 2 && choice->lengths && sizes[1] > 0; ++wrong) {
+        int64_t lengths[64] = {0};
+        if (sizes[1] > 64) DRIVE_FAIL("more rows than lengths");
+        lengths[sizes[1] - 1] = wrong ? sizes[0] + 1 : -1;
+        const int64_t *const right = frame->options.lengths;
+        frame->options.lengths = lengths;
+        drive_expect(f, sizes, frame, CELLGEN_LENGTH_OUT_OF_RANGE, "a length out of range");
+        frame->options.lengths = right;
     }
     drive_finish(frame, f);
     free(frame);
@@ -350,49 +497,45 @@ typedef struct {
     const drive_function *f;
     const int64_t *sizes;
     void *team;
+    const drive_choice *choice;
 } drive_host;
 
 __attribute__((unused)) static void *drive_host_thread(void *context)
 {
     const drive_host *host = (const drive_host *)context;
-    const drive_manner manner = {DRIVE_HEAP, 0xff, 1, 1, host->team};
+    const drive_manner manner = {DRIVE_HEAP, 0xff, 1, 1, host->team, host->choice};
     for (int turn = 0; turn < 2; ++turn)
         drive_compare(host->first, host->f, host->sizes, manner);
     return NULL;
 }
 
-/* All that is asked of one function for one shape. `teams` ends with NULL. */
-static void drive(const drive_function *f, const int64_t *sizes, void *const *teams)
+/* One function, one shape, one choice of steps and layout; `teams` ends with NULL. */
+static void drive_choice_of(const drive_function *f, const int64_t *sizes, void *const *teams,
+                            const drive_choice *c)
 {
-    static char doing[256];
-    int length = snprintf(doing, sizeof doing, "%s(", f->name);
-    for (int dim = 0; dim < f->dims; ++dim)
-        length += snprintf(doing + length, sizeof doing - (size_t)length, "%s%lld",
-                           dim ? ", " : "", (long long)sizes[dim]);
-    snprintf(doing + length, sizeof doing - (size_t)length, ")");
-    drive_doing = doing;
-
     for (int upstream = 0; upstream < 2; ++upstream) {
-        const drive_manner manner = {DRIVE_HEAP, 0xff, upstream, 1, NULL};
+        const drive_manner manner = {DRIVE_HEAP, 0xff, upstream, 1, NULL, c};
         drive_frame *first = (drive_frame *)malloc(sizeof *first);
         drive_prepare(first, f, sizes, manner);
         const int code = drive_call(first, f, sizes);
         if (code != CELLGEN_OK) DRIVE_FAIL("returned %d", code);
         for (int place = 0; place < f->members; ++place) {
             if (!drive_is_result(&f->member[place])) continue;
-            for (size_t at = 0; at < first->array[place].bytes / f->real_bytes; ++at)
-                if (isnan(drive_element(&first->array[place], f->real_bytes, at)))
-                    DRIVE_FAIL("%s[%zu] is NaN", f->member[place].name, at);
+            const drive_array *array = &first->array[place];
+            for (int64_t at = 0; at < drive_count(array); ++at)
+                if (isnan(drive_element(array, f->real_bytes, at)))
+                    DRIVE_FAIL("%s[%lld] is NaN", f->member[place].name, (long long)at);
         }
-        drive_compare(first, f, sizes, (drive_manner){DRIVE_END, 0x4b, upstream, 1, NULL});
-        drive_compare(first, f, sizes, (drive_manner){DRIVE_START, 0xff, upstream, 0, NULL});
+        drive_compare(first, f, sizes, (drive_manner){DRIVE_END, 0x4b, upstream, 1, NULL, c});
+        drive_compare(first, f, sizes, (drive_manner){DRIVE_START, 0xff, upstream, 0, NULL, c});
         for (int team = 0; f->takes_team && teams[team]; ++team) {
-            drive_compare(first, f, sizes, (drive_manner){DRIVE_END, 0xff, upstream, 0, teams[team]});
-            drive_compare(first, f, sizes, (drive_manner){DRIVE_START, 0x4b, upstream, 1, teams[team]});
+            void *const with = teams[team];
+            drive_compare(first, f, sizes, (drive_manner){DRIVE_END, 0xff, upstream, 0, with, c});
+            drive_compare(first, f, sizes, (drive_manner){DRIVE_START, 0x4b, upstream, 1, with, c});
         }
 #ifndef DRIVE_COUNT /* which would count what the other caller allocates between its calls */
         if (upstream && f->takes_team && teams[0]) { /* two callers of one team: they take turns */
-            drive_host host = {first, f, sizes, teams[0]};
+            drive_host host = {first, f, sizes, teams[0], c};
             pthread_t other;
             if (pthread_create(&other, NULL, drive_host_thread, &host)) DRIVE_FAIL("no thread");
             drive_host_thread(&host);
@@ -402,6 +545,23 @@ static void drive(const drive_function *f, const int64_t *sizes, void *const *te
         drive_finish(first, f);
         free(first);
     }
-    drive_errors(f, sizes);
+    drive_errors(f, sizes, c);
     if (drive_allocations) DRIVE_FAIL("%d allocations in a call", drive_allocations);
+}
+
+/* All that is asked of one function for one shape. */
+static void drive(const drive_function *f, const int64_t *sizes, void *const *teams)
+{
+    static char doing[256];
+    for (int choice = 0; choice < (f->takes_team ? (int)DRIVE_CHOICES : 1); ++choice) {
+        const drive_choice *c = &drive_choices[choice];
+        int length = snprintf(doing, sizeof doing, "%s(", f->name);
+        for (int dim = 0; dim < f->dims; ++dim)
+            length += snprintf(doing + length, sizeof doing - (size_t)length, "%s%lld",
+                               dim ? ", " : "", (long long)sizes[dim]);
+        snprintf(doing + length, sizeof doing - (size_t)length, ")%s%s", c->name[0] ? ", " : "",
+                 c->name);
+        drive_doing = doing;
+        drive_choice_of(f, sizes, teams, c);
+    }
 }
