@@ -555,7 +555,13 @@ def _compare(
     arrays = {name: np.asarray(known[name], dtype, order="C") for name in names}
     scalars = {str(v.name) for v in program.arguments if v.role is Role.SCALAR}
     call: dict[str, object] = {k: float(a) if k in scalars else a for k, a in arrays.items()}
-    results = kernel.functions[program.function](out=None, **call)
+    called = kernel.functions[program.function]
+    if not any("B" in a.shape and a.name in call for a in called.function.arguments):
+        first = next(
+            a.name for a in called.function.arguments if a.shape[:1] == ("B",) and not a.optional
+        )
+        call[first] = np.asarray(known[first], dtype, order="C")  # tells how many rows there are
+    results = called(out=None, **call)
     exact = interpret(program, arrays, sizes)
     wide = {name: array.astype(np.float64) for name, array in arrays.items()}
     scales = _scales(program, wide, sizes, exact, rng)

@@ -120,6 +120,10 @@ class _Flattener:
         return expression.func(*(flat_args[argument] for argument in expression.args))
 
 
+_WORDS = {"sum_to": "sum", "transpose": "transposed"}
+"""What the name of an operator's result starts with, where its operands alone would not tell."""
+
+
 def _name_of(expression: Expr) -> str:
     """Name an anonymous intermediate after its operands."""
     if isinstance(expression, Apply):
@@ -132,8 +136,8 @@ def _name_of(expression: Expr) -> str:
             )
             suffix = "".join(c if c.isalnum() else "_" for c in suffix)
             return f"{operands[0]}_{suffix}"
-        if expression.op == "sum_to":
-            return f"sum_{operands[0]}"
+        if expression.op in _WORDS:
+            return f"{_WORDS[expression.op]}_{operands[0]}"
         return "_".join(operands)
     values = sorted(expression.atoms(Value), key=lambda value: (value.order, str(value)))
     words = [str(value.name) for value in values]

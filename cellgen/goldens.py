@@ -300,6 +300,7 @@ PEERS: Mapping[str, tuple[Peer, ...]] = {
     "recurrent_highway_3": (Peer("cells/rhn_L3_coupled_*", run_jax),),
     "recurrent_highway_2_full": (Peer("cells/rhn_L2_full_*", run_jax),),
     "cfc": (Peer("cells/cfc_*", run_jax),),
+    "lru": (Peer("cells/lru_*", run_jax),),
     "ltc": (Peer("cells/ltc_*", run_jax),),
 }
 """The files that each shipped cell is compared with."""

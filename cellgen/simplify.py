@@ -159,6 +159,7 @@ def _inline(
             and readers[0].is_pointwise
             and _occurrences(readers[0].expression, target) == 1
             and shape_of(expression) == target.shape
+            and target.is_batched == readers[0].target.is_batched
         )
         if single and accept(statement) and into(readers[0]):
             swap[target] = expression
@@ -379,9 +380,9 @@ _PLAIN_PRODUCTS = ("matmul", "matmul_transposed", "outer_sum")
 def materialize(program: Program) -> Program:
     """Copy what has to lie in memory at a place of its own.
 
-    An optional argument that an operator reads (it may be missing), a result that is a part of
-    another value, and an operand of a concatenation that already lives elsewhere: an argument, a
-    result, a part, one used twice.
+    An optional argument that an operator reads (it may be missing), a result that is a part or the
+    transpose of another value, a transpose that an operator reads, and an operand of a
+    concatenation that already lives elsewhere: an argument, a result, a part, one used twice.
     """
     names = Names(str(value.name) for value in program.values)
     definitions = program.definitions
@@ -397,14 +398,15 @@ def materialize(program: Program) -> Program:
 
     def in_place(value: Value, op: str) -> Value:
         source = definitions.get(value)
+        is_turned = source is not None and source.op == "transpose"
         if op != "concat":
-            if value not in program.optional:
+            if value not in program.optional and not is_turned:
                 return value
             if value not in present:
                 present[value] = copy_of(value)
             return present[value]
         fixed = source is None or source.op == "part" or value in program.results
-        if fixed or value in placed:
+        if fixed or is_turned or value in placed:
             return copy_of(value)
         placed.add(value)
         return value
@@ -414,7 +416,7 @@ def materialize(program: Program) -> Program:
         if isinstance(node, Apply):
             operands = [in_place(operand, node.op) for operand in node.operands]
             node = Apply(node.op, operands, node.attributes)
-            if node.op == "part" and statement.target in program.results:
+            if node.op in ("part", "transpose") and statement.target in program.results:
                 like = statement.target
                 name = names.fresh(f"{like.name}_view")
                 view = Value(name, like.shape, like.role, like.owner, like.order)

@@ -352,6 +352,30 @@ def lem(a: Arrays) -> dict[str, Array]:
     return {"y": _mix(dt_y, np.tanh(drive("y", z)), y), "z": z}
 
 
+def fast_grnn(a: Arrays) -> dict[str, Array]:
+    """h = (sig(zeta) (1 - z) + sig(nu)) tanh(s + b_h) + z h', s = x w + h' u shared."""
+    s = a["h_prev"] @ a["u"] + a["x"] @ a["w"]
+    z, candidate = sigmoid(s + a["b_z"]), np.tanh(s + a["b_h"])
+    rest = sigmoid(a["nu"]) + sigmoid(a["zeta"]) - sigmoid(a["zeta"]) * z
+    return {"h": a["h_prev"] * z + rest * candidate}
+
+
+def antisymmetric_rnn(a: Arrays) -> dict[str, Array]:
+    """h = h' + eps tanh(x w + h' (u - u^T - gam 1) + b)."""
+    inner = a["u"] - a["u"].T - a["gam"] * np.eye(len(a["u"]))
+    return {"h": a["h_prev"] + a["eps"] * np.tanh(a["h_prev"] @ inner + a["x"] @ a["w"] + a["b"])}
+
+
+def lru(a: Arrays) -> dict[str, Array]:
+    """s = lam s' + exp(gamma) x b and y = Re(s c) + d x, in products of 2 by 2 matrices."""
+    size, angle = np.exp(-np.exp(a["nu_log"])), np.exp(a["theta_log"])
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]) * size
+    before = np.array([a["h_re_prev"], a["h_im_prev"]])
+    drive = np.array([a["x"] @ a["b_re"], a["x"] @ a["b_im"]]) * np.exp(a["gamma_log"])
+    h_re, h_im = np.einsum("rsh,sbh->rbh", turn, before) + drive
+    return {"y": h_re @ a["c_re"] - h_im @ a["c_im"] + a["x"] * a["d"], "h_re": h_re, "h_im": h_im}
+
+
 def lif(a: Arrays) -> dict[str, Array]:
     """v = decay v' + x w + s' u + b - threshold s'; s = 1 where v > threshold."""
     drive = a["x"] @ a["w"] + a["s_prev"] @ a["u"] + a["b"]
@@ -403,6 +427,9 @@ TRUTHS: Mapping[str, Truth] = {
     "ltc": ltc,
     "co_rnn": co_rnn,
     "lem": lem,
+    "fast_grnn": fast_grnn,
+    "antisymmetric_rnn": antisymmetric_rnn,
+    "lru": lru,
     "lif": lif,
 }
 """The forward of every shipped cell, by the cell's name."""

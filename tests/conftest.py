@@ -32,7 +32,7 @@ from cellgen import (
     transpose,
     where,
 )
-from cellgen.cells import SHIPPED, GRUBlockCell
+from cellgen.cells import SHIPPED, AntisymmetricRNN, GRUBlockCell
 from cellgen.program import Program
 from cellgen.reference import interpret, shape_sizes
 from cellgen.value import Value
@@ -111,7 +111,7 @@ class WeightSharing(Cell):
     h = tanh(x @ w + h_prev @ w @ transpose(w))
 
 
-TYPICAL = SHIPPED[:11]
+TYPICAL = (*SHIPPED[:11], AntisymmetricRNN)
 """Cells with which the compiler is tested; every cell that ships is proved once, by ``check``."""
 
 VARIANTS = (LayerNormGRU, SLSTM, Softmax, Swap, Stated, WeightSharing)

@@ -1,10 +1,12 @@
 """The cells that ship: declarations and nothing else."""
 
+from cellgen.cells.antisymmetric_rnn import AntisymmetricRNN
 from cellgen.cells.augru import AUGRU
 from cellgen.cells.brc import BRC
 from cellgen.cells.cfc import CfC
 from cellgen.cells.co_rnn import CoRNN
 from cellgen.cells.elman import Elman, ElmanRelu
+from cellgen.cells.fast_grnn import FastGRNN
 from cellgen.cells.gru import GRU
 from cellgen.cells.gru_block_cell import GRUBlockCell
 from cellgen.cells.gru_reset_before import GRUResetBefore
@@ -14,6 +16,7 @@ from cellgen.cells.layer_norm import LayerNormGRU, LayerNormLSTM
 from cellgen.cells.lem import LEM
 from cellgen.cells.li_gru import LiGRU
 from cellgen.cells.lif import LIF
+from cellgen.cells.lru import LRU
 from cellgen.cells.lstm import CIFG, LSTM, LSTMPeephole
 from cellgen.cells.lstm_block_cell import (
     LSTMBlockCell,
@@ -73,6 +76,9 @@ SHIPPED = (
     LTC,
     CoRNN,
     LEM,
+    FastGRNN,
+    AntisymmetricRNN,
+    LRU,
     LIF,
 )
 """Every cell that ``cellgen build`` builds when none is named."""

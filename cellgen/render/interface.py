@@ -105,11 +105,7 @@ def _dims(definition: Definition) -> tuple[str, ...]:
 
 def _forward_signature(schedule: SequenceSchedule) -> Signature:
     programs, definition = schedule.programs, schedule.programs.definition
-    arguments = [
-        _argument(v, definition, over_time=v.role is Role.INPUT)
-        for v in definition.declared
-        if v in programs.forward.arguments or v.role is Role.STATE
-    ]
+    arguments = [_argument(v, definition, over_time=v.role is Role.INPUT) for v in programs.given]
     results = [_argument(v, definition, over_time=True, text="output") for v in programs.outputs]
     results += [
         _argument(link.next, definition, name=f"{link.next.name}_last", text="final state")
@@ -135,8 +131,7 @@ def _backward_signature(schedule: SequenceSchedule) -> Signature:
     read = _read_by_backward(schedule)
     arguments = [
         _argument(v, definition, over_time=v.role is Role.INPUT, used=v in read)
-        for v in definition.declared
-        if v in programs.forward.arguments or v.role is Role.STATE
+        for v in programs.given
     ]
     arguments += [
         _argument(v, definition, over_time=True, text="output", used=v in read)
@@ -164,7 +159,7 @@ def _backward_signature(schedule: SequenceSchedule) -> Signature:
     ]
     results = [
         _argument(v, definition, over_time=v.is_batched, text=_gradient_text(v))
-        for v in programs.deferred.results
+        for v in programs.gradients
     ]
     states = [
         _argument(link.passed, definition, text=_gradient_text(link.passed))
@@ -190,7 +185,9 @@ def _gradient_text(value: Value) -> str:
 def _read_by_backward(schedule: SequenceSchedule) -> set[Value]:
     """Forward values that the two backward parts find in memory."""
     programs = schedule.programs
-    read = {*programs.reverse.arguments, *programs.deferred.arguments}
+    read = {
+        v for program in programs.all if program is not programs.forward for v in program.arguments
+    }
     following = {link.previous: link.next for link in programs.links}
     return (
         read | {following[v] for v in read if v in following} | {v for v in following if v in read}

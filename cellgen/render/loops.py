@@ -61,7 +61,7 @@ class LoopWriter:
         for line in loop.lines:
             if line.view is not None:
                 self._store(line, line.view, lines, has_rows=len(loop.space) == 2)
-            lines.body.extend(self._line(line))
+            lines.body.extend(self._line(line, "unit" if loop.space else "0"))
         return lines
 
     def _load(self, load: Load, tile_row: TileRow, lines: LoopLines, *, has_rows: bool) -> None:
@@ -76,6 +76,11 @@ class LoopWriter:
             lines.row_start.append(f"const real {name} = *({self.address(load.view)});")
         elif load.access is Access.ROW:
             lines.row_start.append(f"const real {name} = *({self.row(load.view)});")
+        elif load.access is Access.COLUMN:
+            lines.row_start.append(f"const real *{pointer} = {self.address(load.view)} + row;")
+            lines.body.append(
+                f"const real {name} = {pointer}[unit * {c_factor(load.view.row_stride)}];"
+            )
         else:
             by_row = load.access is Access.ELEMENT and has_rows
             start = self.row(load.view) if by_row else self.address(load.view)
@@ -96,17 +101,17 @@ class LoopWriter:
             lines.before.append(f"real {name} = 0;")
             lines.after.append(self.end_total(line))
 
-    def _line(self, line: Line) -> list[str]:
+    def _line(self, line: Line, unit: str) -> list[str]:
         name, value = line.statement.target.name, c_expression(line.statement.expression)
         pointer = self.pointers[line.statement.target]
         if line.store is Store.LOCAL:
             return [f"const real {name} = {value};"]
         if line.store is Store.WRITE:
             if line.used:
-                return [f"const real {name} = {value};", f"{pointer}[unit] = {name};"]
-            return [f"{pointer}[unit] = {value};"]
+                return [f"const real {name} = {value};", f"{pointer}[{unit}] = {name};"]
+            return [f"{pointer}[{unit}] = {value};"]
         if line.store is Store.ADD_ROWS:
-            return [f"{pointer}[unit] += {value};"]
+            return [f"{pointer}[{unit}] += {value};"]
         return [f"{name} += {value};"]
 
 

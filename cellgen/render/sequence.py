@@ -17,7 +17,9 @@ from cellgen.abi import c_dim
 from cellgen.printer import c_axis, c_factor
 from cellgen.program import Names
 from cellgen.render.loops import LoopLines, LoopWriter, column_of, offset_of
+from cellgen.render.step import LoopContext, ProductContext, StepWriter
 from cellgen.schedule import Buffer, Kind, Loop, Product, Store
+from cellgen.schedule import Function as PlannedFunction
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
 from cellgen.schedule.plan import Line, View
 from cellgen.schedule.sequence import Part, SequenceSchedule, Storage
@@ -128,6 +130,15 @@ class KeptContext:
 
 
 @dataclass(frozen=True)
+class OnceContext:
+    """What one thread does once a sequence, on weights alone: run-time scalars, then stages."""
+
+    name: str
+    scalars: list[str]
+    stages: list[ProductContext | LoopContext]
+
+
+@dataclass(frozen=True)
 class PartContext:
     """The stages of one part and the packing they need."""
 
@@ -176,6 +187,8 @@ class SequenceContext:
     flag_strides: int
     kept: list[KeptContext]
     totals: list[tuple[str, str]]
+    prologue: OnceContext | None
+    epilogue: OnceContext | None
     reads_previous: bool
     chunk_rows: int
     window_rows: int
@@ -206,7 +219,9 @@ class _Function:
 
     def context(self) -> SequenceContext:
         definition = self.schedule.programs.definition
+        prologue = self._once("prologue", self.schedule.prologue)
         parts = [self._part(name) for name in self.part_names]
+        epilogue = self._once("epilogue", self.schedule.epilogue) if self.is_backward else None
         links = [self._link(link) for link in self.schedule.programs.links]
         series = self._series()
         outputs = {str(value.name) for value in self.schedule.programs.outputs}
@@ -234,6 +249,8 @@ class _Function:
             flag_strides=sum(2 for item in series if item.has_strides),
             kept=self._kept() if self.is_backward else [],
             totals=self._totals(),
+            prologue=prologue,
+            epilogue=epilogue,
             reads_previous=self._reads_previous(),
             chunk_rows=self._chunk_rows(),
             window_rows=WINDOW_ROWS,
@@ -339,10 +356,26 @@ class _Function:
             return []
         part = self.schedule.deferred
         return [
-            (f"args->{b.name}", _count(b.shape))
+            (self.place_of(b.value).replace("memory->args->", "args->"), _count(b.shape))
             for b, place in part.storage.items()
             if place is Storage.TOTAL
         ]
+
+    def place_of(self, value: Value) -> str:
+        """Where a value that is the same at every step lies: the caller's, or the function's."""
+        programs = self.schedule.programs
+        for kind, own in (("fixed", programs.fixed), ("total", programs.totals)):
+            if value in own:
+                note = {"fixed": "of weights alone", "total": "summed over all steps"}[kind]
+                return self.add_memory(f"{kind}_{value.name}", _count(value.shape), note)
+        return f"memory->args->{value.name}"
+
+    def _once(self, name: str, function: PlannedFunction | None) -> OnceContext | None:
+        if function is None:
+            return None
+        writer = _OnceWriter(self, function)
+        scalars = [buffer.name for buffer in function.of_kind(Kind.SCALAR)]
+        return OnceContext(name, scalars, [writer.stage(stage) for stage in function.stages])
 
     def has_strides(self, buffer: Buffer) -> bool:
         """Whether the caller says how far the steps and rows of an array over time are apart."""
@@ -441,6 +474,18 @@ def _count(shape: Iterable[Expr]) -> str:
 # --- stages --------------------------------------------------------------------------------------
 
 
+class _OnceWriter(StepWriter):
+    """Spells what runs once a sequence: as a step, its arrays in the function's memory."""
+
+    def __init__(self, owner: _Function, function: PlannedFunction) -> None:
+        super().__init__(function)
+        for buffer in function.buffers:
+            self.memory[buffer] = owner.place_of(buffer.value)
+            if buffer.kind is Kind.WORKSPACE:
+                name = f"{function.name}_{buffer.name}"
+                self.memory[buffer] = owner.add_memory(name, _count(buffer.shape), "of weights")
+
+
 class _PartWriter(LoopWriter):
     """Spells the stages of one part."""
 
@@ -536,19 +581,19 @@ class _PartWriter(LoopWriter):
         ]
 
     def _place(self, buffer: Buffer, storage: Storage) -> str:
-        base = f"memory->args->{buffer.name}"
         if storage is Storage.TIME:
             return self._time(buffer)
         if storage is Storage.CARRY_OUT:
             pair = f"memory->{buffer.name}_pair"
-            return f"step == 0 ? {base} : {pair} + step % 2 * nB * {self._width(buffer)}"
+            first = f"memory->args->{buffer.name}"
+            return f"step == 0 ? {first} : {pair} + step % 2 * nB * {self._width(buffer)}"
         if storage is Storage.SCRATCH:
             rows = "memory->chunk_rows" if self.name == "deferred" else "nB"
             count = f"{rows} * {self._width(buffer)}".replace("memory->", "")
             return self.function.add_memory(
                 f"{self.name}_{buffer.name}", count, "of one step" if rows == "nB" else "of a chunk"
             )
-        return base
+        return self.function.place_of(buffer.value)
 
     def is_series(self, buffer: Buffer) -> bool:
         """Whether a buffer is an array over time of the caller's, at the caller's strides."""
@@ -776,7 +821,7 @@ class _PartWriter(LoopWriter):
         return memory
 
     def _weights(self, view: View) -> str:
-        return f"memory->args->{view.buffer.name}{offset_of(view)}"
+        return f"{self.function.place_of(view.buffer.value)}{offset_of(view)}"
 
     def _copies(self, group: Group) -> LoopLines:
         """Write the slots that something else reads to memory."""

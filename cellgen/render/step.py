@@ -60,7 +60,7 @@ def step_function(
     function: Function, signature: Signature, interface: Interface
 ) -> FunctionContext:
     """Spell one planned function."""
-    writer = _StepWriter(function)
+    writer = StepWriter(function)
     workspace = function.of_kind(Kind.WORKSPACE)
     required = [
         argument.name
@@ -91,8 +91,8 @@ def _count(buffer: Buffer) -> str:
     return " * ".join(c_factor(axis) for axis in buffer.shape) or "1"
 
 
-class _StepWriter(LoopWriter):
-    """Spells the stages of one function; knows the C name of every array."""
+class StepWriter(LoopWriter):
+    """Spells the stages of one function; knows the C name of every array, ``memory``."""
 
     def __init__(self, function: Function) -> None:
         names = Names([str(v.name) for v in function.program.values])

@@ -51,11 +51,15 @@ class Buffer:
 
 @dataclass(frozen=True)
 class View:
-    """Where a value lives: a rectangle of a buffer, from ``start`` in every axis."""
+    """Where a value lives: a rectangle of a buffer, from ``start`` in every axis.
+
+    A value that is the transpose of the rectangle is ``transposed``; only loops read such views.
+    """
 
     buffer: Buffer
     start: tuple[Expr, ...]
     shape: Shape
+    transposed: bool = False
 
     @property
     def row_stride(self) -> Expr:
@@ -68,19 +72,21 @@ class View:
         return View(self.buffer, moved, shape)
 
     def __str__(self) -> str:
+        turned = ".T" if self.transposed else ""
         if self.shape == self.buffer.shape:
-            return self.buffer.name
+            return f"{self.buffer.name}{turned}"
         cuts = [
             f"{'' if s == 0 else format_axis(s)}:{format_axis(s + n)}"
             for s, n in zip(self.start, self.shape, strict=True)
         ]
-        return f"{self.buffer.name}[{', '.join(cuts)}]"
+        return f"{self.buffer.name}[{', '.join(cuts)}]{turned}"
 
 
 class Access(Enum):
     """How a loop over (rows, units) walks an operand."""
 
     ELEMENT = "one per row and unit"
+    COLUMN = "one per unit and row"
     UNIT = "one per unit"
     ROW = "one per row"
     SCALAR = "one"

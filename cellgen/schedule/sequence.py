@@ -64,6 +64,8 @@ class SequenceSchedule:
     forward: Part
     reverse: Part
     deferred: Part
+    prologue: Function | None
+    epilogue: Function | None
 
     @cached_property
     def consumed(self) -> Mapping[Value, Value]:
@@ -102,7 +104,8 @@ class SequenceSchedule:
     def __str__(self) -> str:
         saved = ", ".join(f"{v} {format_shape(v.shape)}" for v in self.programs.saved)
         head = f"{self.programs.definition.name} over time; saves {saved or 'nothing'}"
-        return "\n".join([head, str(self.forward), str(self.reverse), str(self.deferred)])
+        parts = (self.prologue, self.forward, self.reverse, self.deferred, self.epilogue)
+        return "\n".join([head, *(str(part) for part in parts if part is not None)])
 
 
 def schedule_sequence(programs: SequencePrograms) -> SequenceSchedule:
@@ -113,11 +116,22 @@ def schedule_sequence(programs: SequencePrograms) -> SequenceSchedule:
     """
     return SequenceSchedule(
         programs,
-        digest((programs.forward, programs.reverse, programs.deferred)),
+        digest(programs.all),
         _part(programs.forward, programs),
         _part(programs.reverse, programs),
         _part(programs.deferred, programs),
+        _once(programs.prologue, programs),
+        _once(programs.epilogue, programs),
     )
+
+
+def _once(program: Program | None, programs: SequencePrograms) -> Function | None:
+    """Plan what runs once a sequence, on weights alone."""
+    if program is None:
+        return None
+    function = plan_function(program, program.arguments, programs.definition.dims)
+    function.verify()
+    return function
 
 
 def _read_by(stages: Sequence[GroupedStage]) -> set[Value]:

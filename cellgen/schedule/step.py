@@ -8,7 +8,7 @@ registers. Parts are views, concatenations are destinations: neither costs a cop
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sympy import Integer
 
@@ -81,7 +81,6 @@ class _Planner:
         self.program = program
         self.uses = program.uses
         self.definitions = program.definitions
-        self._require_stages()
         self.phase = self._phases()
         self.buffers: dict[Value, Buffer] = {}
         self.views: dict[Value, View] = {}
@@ -91,16 +90,6 @@ class _Planner:
 
     # --- order ------------------------------------------------------------------------------
 
-    def _require_stages(self) -> None:
-        for statement in self.program.statements:
-            if statement.op == "transpose":
-                raise DerivationError(
-                    f"{self.program.cell}.{self.program.function}: `{statement}` stands outside a "
-                    f"product, which is not scheduled yet; write x @ transpose(w), or declare a "
-                    f"weight of the other shape",
-                    code="schedule.transpose",
-                )
-
     def _phases(self) -> dict[Value, int]:
         phase = dict.fromkeys(self.program.arguments, 0)
         for statement in self.program.statements:
@@ -109,7 +98,7 @@ class _Planner:
                 phase[statement.target] = max(phases[0], phases[1] + 1, phases[2] + 1)
                 continue
             before = max(phases, default=0)
-            is_barrier = statement.op == "sum_to" or self._is_product(statement)
+            is_barrier = statement.op in ("sum_to", "transpose") or self._is_product(statement)
             phase[statement.target] = before + (1 if is_barrier else 0)
         return phase
 
@@ -139,7 +128,7 @@ class _Planner:
         for value in self.program.results:
             self._buffer(value, Kind.RESULT)
         for statement in self.program.statements:
-            if statement.target not in results and statement.op != "part":
+            if statement.target not in results and statement.op not in ("part", "transpose"):
                 self._buffer(statement.target, Kind.WORKSPACE)
 
     def _buffer(self, value: Value, kind: Kind) -> None:
@@ -159,6 +148,9 @@ class _Planner:
                 axis, start, size = statement.expression.attributes
                 source = self.views[statement.expression.operands[0]]
                 self.views[statement.target] = source.part(int(axis), start, size)
+            elif statement.op == "transpose":
+                source = self.views[statement.expression.operands[0]]
+                self.views[statement.target] = replace(source, transposed=True)
 
     def _place_concat(self, statement: Statement) -> None:
         whole = self.views[statement.target]
@@ -239,7 +231,7 @@ class _Planner:
     def _made_of(self, value: Value) -> list[Value]:
         """The computed values that a value is, or is a view or a concatenation of."""
         source = self.definitions.get(value)
-        if source is None or source.op not in ("part", "concat"):
+        if source is None or source.op not in ("part", "concat", "transpose"):
             return [value]
         return [made for operand in source.operands for made in self._made_of(operand)]
 
@@ -261,7 +253,10 @@ class _Planner:
         return Loop(loop.space, tuple(ordered), tuple(lines))
 
     def _load(self, value: Value, space: Shape) -> Load:
-        return Load(value, self.views[value], _access(value.shape, space, value))
+        access, view = _access(value.shape, space, value), self.views[value]
+        if view.transposed:
+            access = _TURNED.get(access, access)
+        return Load(value, view, access)
 
     def _line(self, statement: Statement, loop: _OpenLoop) -> Line:
         if statement.op == "sum_to":
@@ -282,6 +277,10 @@ class _Planner:
     def _formed_with(self, value: Value) -> Value:
         """The sum in whose loop a folded term is formed; any other value is formed by itself."""
         return self.uses[value][0].target if value in self.folded else value
+
+
+_TURNED = {Access.ELEMENT: Access.COLUMN}
+"""How a loop walks the memory of a value that lies transposed."""
 
 
 def _access(shape: Shape, space: Shape, value: Value) -> Access:

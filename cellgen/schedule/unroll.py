@@ -3,7 +3,9 @@
 Input: a ``Definition``. Output: ``SequencePrograms``, three step Programs and how they hang
 together over time. ``forward`` also returns the values to save; ``reverse`` holds only what a
 gradient of the previous state needs; ``deferred`` (weight gradients, input gradients) reads what
-the other two left in memory and runs once over the rows of many steps.
+the other two left in memory and runs once over the rows of many steps. Work on weights alone is
+done once a sequence: what the steps read in ``prologue``, what follows from gradients that are
+summed over all steps in ``epilogue``.
 """
 
 from __future__ import annotations
@@ -39,7 +41,12 @@ class StateLink:
 
 @dataclass(frozen=True)
 class SequencePrograms:
-    """A cell over time. ``kept`` are the adjoints that ``deferred`` reads at every step."""
+    """A cell over time.
+
+    ``kept`` are the adjoints that ``deferred`` reads at every step, ``gradients`` what
+    ``deferred`` and ``epilogue`` return together; ``fixed`` are the results of ``prologue``, and
+    ``totals`` those of ``deferred`` that only ``epilogue`` reads.
+    """
 
     definition: Definition
     forward: Program
@@ -50,6 +57,29 @@ class SequencePrograms:
     saved: tuple[Value, ...]
     kept: tuple[Value, ...]
     upstream: Mapping[Value, Value]
+    gradients: tuple[Value, ...]
+    prologue: Program | None
+    epilogue: Program | None
+
+    @property
+    def fixed(self) -> tuple[Value, ...]:
+        return self.prologue.results if self.prologue else ()
+
+    @property
+    def given(self) -> tuple[Value, ...]:
+        """What a call gives, in order of declaration."""
+        read = {*self.forward.arguments, *(self.prologue.arguments if self.prologue else ())}
+        declared = self.definition.declared
+        return tuple(v for v in declared if v in read or v.role is Role.STATE)
+
+    @property
+    def totals(self) -> tuple[Value, ...]:
+        return tuple(v for v in self.deferred.results if v not in self.gradients)
+
+    @property
+    def all(self) -> tuple[Program, ...]:
+        ones = (self.forward, self.reverse, self.deferred, self.prologue, self.epilogue)
+        return tuple(program for program in ones if program is not None)
 
 
 def unroll(definition: Definition) -> SequencePrograms:
@@ -74,18 +104,26 @@ def unroll(definition: Definition) -> SequencePrograms:
 
     in_memory = _in_memory(definition, forward)
     saved = saved_values(forward, adjoint_reads, in_memory)
-    given = (*in_memory, *saved, *definition.states)
+    constant = _constant(forward)
+    given = (*in_memory, *saved, *definition.states, *constant)
     full = _copy_shared(full, passed, waiting, given)
     reverse = full.restrict("reverse", passed, given)
     formed = [s.target for s in reverse.statements if s.target.role is Role.ADJOINT]
     formed += [total for total in totals if total not in formed]
     deferred = full.restrict("deferred", waiting, (*given, *formed))
+    deferred, epilogue = _cut_epilogue(deferred)
     deferred = _read_through_joins(deferred, reverse)
     kept = tuple(v for v in formed if v in deferred.arguments)
     reverse = full.restrict("reverse", tuple(dict.fromkeys((*passed, *kept))), given)
     saved_next = tuple(dict.fromkeys(_over_time(definition, value) for value in saved))
     stored = tuple(v for v in saved_next if v not in definition.outputs)
     full_forward = replace(forward, results=tuple(dict.fromkeys((*results, *stored))))
+    prologue = None
+    if constant:
+        full_forward = forward.restrict("sequence_forward", full_forward.results, constant)
+        readers = [full_forward, reverse, deferred, *([epilogue] if epilogue else [])]
+        fixed = [v for v in constant if any(v in reader.arguments for reader in readers)]
+        prologue = simplify(forward.restrict("prologue", fixed, ()), LOWER)
     return SequencePrograms(
         definition,
         simplify(full_forward, LOWER),
@@ -96,7 +134,44 @@ def unroll(definition: Definition) -> SequencePrograms:
         stored,
         kept,
         {v: a for v, a in upstream.items() if v in definition.outputs},
+        tuple(waiting),
+        prologue,
+        simplify(epilogue, LOWER) if epilogue else None,
     )
+
+
+def _constant(forward: Program) -> tuple[Value, ...]:
+    """What the step computes from weights and scalars alone; parts of those cost nothing."""
+    known = {v for v in forward.arguments if not v.is_batched}
+    found: list[Value] = []
+    for statement in forward.statements:
+        target = statement.target
+        if not target.is_batched and known.issuperset(statement.operands):
+            known.add(target)
+            if statement.op != "part":
+                found.append(target)
+    return tuple(found)
+
+
+def _cut_epilogue(deferred: Program) -> tuple[Program, Program | None]:
+    """Take what has no rows out of the deferred part: it waits for sums over all steps."""
+    given, late = set(deferred.arguments), set[Value]()
+    for statement in deferred.statements:
+        operands = statement.operands
+        if statement.target.is_batched or any(v.is_batched for v in operands):
+            continue
+        is_place = statement.op == "concat" and not late.intersection(operands)
+        is_view = statement.op == "part" and given.issuperset(operands)
+        if not is_place and not is_view:
+            late.add(statement.target)
+    last = [v for v in deferred.results if v in late]
+    if not last:
+        return deferred, None
+    formed = {s.target for s in deferred.statements if s.target not in late}
+    epilogue = deferred.restrict("epilogue", last, formed)
+    first = [v for v in deferred.results if v not in late]
+    first += [v for v in epilogue.arguments if v in formed and v not in first]
+    return deferred.restrict("deferred", first, ()), epilogue
 
 
 def _in_memory(definition: Definition, forward: Program) -> tuple[Value, ...]:

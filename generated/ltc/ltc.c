@@ -2030,6 +2030,12 @@ typedef struct {
     real *deferred_h_5; /* of a chunk */
     real *deferred_d_drive; /* of a chunk */
     real *deferred_d_dt; /* of a chunk */
+    real *total_d_u_1; /* summed over all steps */
+    real *total_d_u_2; /* summed over all steps */
+    real *total_d_u_3; /* summed over all steps */
+    real *total_d_u_4; /* summed over all steps */
+    real *total_d_u_5; /* summed over all steps */
+    real *total_d_u_6; /* summed over all steps */
     real *deferred_10_panel_1; /* packed weights */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
@@ -2798,12 +2804,12 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_3)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_5_rows = memory->deferred_h_5;
     const real *d_f_6_pre_rows = memory->d_f_6_pre_time + step * nB * nH;
-    real *d_u_rows = memory->args->d_u;
+    real *d_u_1_rows = memory->total_d_u_1;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
-    /* d_u += h_5.T @ d_f_6_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_5_rows + first, nH, d_f_6_pre_rows, nH, d_u_rows + first * nH, nH, 1);
+    /* d_u_1 += h_5.T @ d_f_6_pre */
+    cg_gemm_tn(units, nH, row_end - row_begin, h_5_rows + first, nH, d_f_6_pre_rows, nH, d_u_1_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
@@ -2817,12 +2823,12 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_4_rows = memory->deferred_h_4;
     const real *d_f_5_pre_rows = memory->d_f_5_pre_time + step * nB * nH;
-    real *d_u_rows = memory->args->d_u;
+    real *d_u_2_rows = memory->total_d_u_2;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
-    /* d_u += h_4.T @ d_f_5_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_4_rows + first, nH, d_f_5_pre_rows, nH, d_u_rows + first * nH, nH, 1);
+    /* d_u_2 += h_4.T @ d_f_5_pre */
+    cg_gemm_tn(units, nH, row_end - row_begin, h_4_rows + first, nH, d_f_5_pre_rows, nH, d_u_2_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
@@ -2836,12 +2842,12 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_3_rows = memory->deferred_h_3;
     const real *d_f_4_pre_rows = memory->d_f_4_pre_time + step * nB * nH;
-    real *d_u_rows = memory->args->d_u;
+    real *d_u_3_rows = memory->total_d_u_3;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
-    /* d_u += h_3.T @ d_f_4_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_3_rows + first, nH, d_f_4_pre_rows, nH, d_u_rows + first * nH, nH, 1);
+    /* d_u_3 += h_3.T @ d_f_4_pre */
+    cg_gemm_tn(units, nH, row_end - row_begin, h_3_rows + first, nH, d_f_4_pre_rows, nH, d_u_3_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_6)(
@@ -2855,12 +2861,12 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_6)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_2_rows = memory->deferred_h_2;
     const real *d_f_3_pre_rows = memory->d_f_3_pre_time + step * nB * nH;
-    real *d_u_rows = memory->args->d_u;
+    real *d_u_4_rows = memory->total_d_u_4;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
-    /* d_u += h_2.T @ d_f_3_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_2_rows + first, nH, d_f_3_pre_rows, nH, d_u_rows + first * nH, nH, 1);
+    /* d_u_4 += h_2.T @ d_f_3_pre */
+    cg_gemm_tn(units, nH, row_end - row_begin, h_2_rows + first, nH, d_f_3_pre_rows, nH, d_u_4_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_7)(
@@ -2874,12 +2880,12 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_7)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_1_rows = memory->deferred_h_1;
     const real *d_f_2_pre_rows = memory->d_f_2_pre_time + step * nB * nH;
-    real *d_u_rows = memory->args->d_u;
+    real *d_u_5_rows = memory->total_d_u_5;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
-    /* d_u += h_1.T @ d_f_2_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_1_rows + first, nH, d_f_2_pre_rows, nH, d_u_rows + first * nH, nH, 1);
+    /* d_u_5 += h_1.T @ d_f_2_pre */
+    cg_gemm_tn(units, nH, row_end - row_begin, h_1_rows + first, nH, d_f_2_pre_rows, nH, d_u_5_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_8)(
@@ -2895,12 +2901,12 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_8)(
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
     const real *d_f_1_pre_rows = memory->d_f_1_pre_time + step * nB * nH;
-    real *d_u_rows = memory->args->d_u;
+    real *d_u_6_rows = memory->total_d_u_6;
 
     const int64_t first = cellgen_share(nH, part, parts);
     const int64_t units = cellgen_share(nH, part + 1, parts) - first;
-    /* d_u += h_prev.T @ d_f_1_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_1_pre_rows, nH, d_u_rows + first * nH, nH, 1);
+    /* d_u_6 += h_prev.T @ d_f_1_pre */
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_1_pre_rows, nH, d_u_6_rows + first * nH, nH, 1);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_9)(
@@ -3047,6 +3053,36 @@ static void CELLGEN_NAME(ltc_sequence_backward_settle)(
     }
 }
 
+static void CELLGEN_NAME(ltc_sequence_backward_epilogue)(const CELLGEN_NAME(ltc_sequence_backward_memory) *memory)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    /* d_u = d_u_1 + d_u_2 + d_u_3 + d_u_4 + d_u_5 + d_u_6 */
+    for (int64_t row = 0; row < nH; ++row) {
+        const real *d_u_1_row = memory->total_d_u_1 + row * nH;
+        const real *d_u_2_row = memory->total_d_u_2 + row * nH;
+        const real *d_u_3_row = memory->total_d_u_3 + row * nH;
+        const real *d_u_4_row = memory->total_d_u_4 + row * nH;
+        const real *d_u_5_row = memory->total_d_u_5 + row * nH;
+        const real *d_u_6_row = memory->total_d_u_6 + row * nH;
+        real *d_u_row = memory->args->d_u + row * nH;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < nH; ++unit) {
+            const real d_u_1 = d_u_1_row[unit];
+            const real d_u_2 = d_u_2_row[unit];
+            const real d_u_3 = d_u_3_row[unit];
+            const real d_u_4 = d_u_4_row[unit];
+            const real d_u_5 = d_u_5_row[unit];
+            const real d_u_6 = d_u_6_row[unit];
+            d_u_row[unit] = d_u_1 + d_u_2 + d_u_3 + d_u_4 + d_u_5 + d_u_6;
+        }
+    }
+
+}
+
 static void CELLGEN_NAME(ltc_sequence_backward_collect)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
 {
@@ -3105,13 +3141,23 @@ static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, vo
     if (0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w[unit] = 0;
     if (1 % threads == thread)
-        for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u[unit] = 0;
-    if (2 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b[unit] = 0;
-    if (3 % threads == thread)
+    if (2 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_a[unit] = 0;
-    if (4 % threads == thread)
+    if (3 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_tau[unit] = 0;
+    if (4 % threads == thread)
+        for (int64_t unit = 0; unit < nH * nH; ++unit) memory->total_d_u_1[unit] = 0;
+    if (5 % threads == thread)
+        for (int64_t unit = 0; unit < nH * nH; ++unit) memory->total_d_u_2[unit] = 0;
+    if (6 % threads == thread)
+        for (int64_t unit = 0; unit < nH * nH; ++unit) memory->total_d_u_3[unit] = 0;
+    if (7 % threads == thread)
+        for (int64_t unit = 0; unit < nH * nH; ++unit) memory->total_d_u_4[unit] = 0;
+    if (8 % threads == thread)
+        for (int64_t unit = 0; unit < nH * nH; ++unit) memory->total_d_u_5[unit] = 0;
+    if (9 % threads == thread)
+        for (int64_t unit = 0; unit < nH * nH; ++unit) memory->total_d_u_6[unit] = 0;
     cellgen_team_barrier(memory->team, thread);
 
     const int by_units = memory->by_units;
@@ -3190,6 +3236,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, vo
         cellgen_team_barrier(memory->team, thread);
         if (memory->gather) CELLGEN_NAME(ltc_sequence_backward_deliver)(memory, step, begin, end);
     }
+    if (thread == 0) CELLGEN_NAME(ltc_sequence_backward_epilogue)(memory);
 }
 
 /* Give every array its place from `address` on; tell how many bytes that takes. */
@@ -3235,6 +3282,12 @@ static int64_t CELLGEN_NAME(ltc_sequence_backward_place)(
     CELLGEN_PLACE(memory->deferred_h_5, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_drive, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_dt, real, 1, chunk_rows * 1);
+    CELLGEN_PLACE(memory->total_d_u_1, real, 1, nH * nH);
+    CELLGEN_PLACE(memory->total_d_u_2, real, 1, nH * nH);
+    CELLGEN_PLACE(memory->total_d_u_3, real, 1, nH * nH);
+    CELLGEN_PLACE(memory->total_d_u_4, real, 1, nH * nH);
+    CELLGEN_PLACE(memory->total_d_u_5, real, 1, nH * nH);
+    CELLGEN_PLACE(memory->total_d_u_6, real, 1, nH * nH);
     CELLGEN_PLACE(memory->deferred_10_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
