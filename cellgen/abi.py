@@ -7,11 +7,11 @@ Imports neither SymPy nor Jinja2: loading a built kernel needs only this, ``buil
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 """Bumped whenever the meaning of a struct, a function or an error code changes; part of the cache
 key."""
 
@@ -24,6 +24,7 @@ ERROR_CODES = {
     2: "a dimension is negative",
     3: "the workspace is missing or too small",
     4: "a row has fewer than 0 or more than T steps",
+    5: "a plan that the function cannot follow with this number of threads",
 }
 """Return values of kernel functions, as ``generated/include/cellgen.h`` defines them."""
 
@@ -100,6 +101,7 @@ class Interface:
             call=f"{stem}_{suffix}",
             struct=f"{stem}_args_{suffix}",
             workspace_size=f"{stem}_workspace_size_{suffix}",
+            plan=f"{stem}_plan_{suffix}",
         )
 
 
@@ -110,6 +112,7 @@ class Symbols:
     call: str
     struct: str
     workspace_size: str
+    plan: str
 
 
 @cache
@@ -147,6 +150,12 @@ def size_parameters(function: Function) -> str:
     return c_parameters(function) + (", const cellgen_options *options" if function.team else "")
 
 
+def plan_parameters(function: Function) -> str:
+    """Spell the parameters of what chooses the plan of a function over time."""
+    extra = "int64_t threads, const cellgen_constants *constants, cellgen_plan *plan"
+    return f"{c_parameters(function)}, {extra}"
+
+
 def struct_lines(function: Function, c_type: str) -> Iterator[tuple[str, str]]:
     """Yield (declaration, comment) of each struct member, in order."""
     for argument in function.struct_members:
@@ -165,14 +174,50 @@ def struct_lines(function: Function, c_type: str) -> Iterator[tuple[str, str]]:
         yield "const cellgen_options *options;", "which steps count; NULL: all of them"
 
 
-OPTIONS = ("lengths", "mask", "reset", "strides", "reverse", "hold", "last", "window", "consume")
-"""Members of ``cellgen_options`` in generated/include/cellgen.h, in order."""
+CONSTANTS = ("hoist_rows", "rows_per_thread", "weights_in_cache", "window_rows", "chunk_rows")
+"""Members of ``cellgen_constants`` in generated/include/cellgen.h, in order."""
 
-OPTIONS_CDEF = (
-    "typedef struct { const int64_t *lengths; const unsigned char *mask; "
-    "const unsigned char *reset; const int64_t *strides; int64_t reverse; int64_t hold; "
-    "int64_t last; int64_t window; int64_t consume; } cellgen_options;"
+PLAN = (
+    "threads",
+    "by_units",
+    "hoist",
+    "pack_late",
+    "window_rows",
+    "chunk_rows",
+    "weight_bytes",
 )
+"""Members of ``cellgen_plan`` there, in order; the constants that it was chosen by follow."""
+
+OPTIONS = (
+    "lengths",
+    "mask",
+    "reset",
+    "strides",
+    "reverse",
+    "hold",
+    "last",
+    "window",
+    "consume",
+    "plan",
+)
+"""Members of ``cellgen_options`` there, in order."""
+
+
+def _struct(name: str, members: Iterable[str]) -> str:
+    return f"typedef struct {{ {' '.join(members)} }} {name};"
+
+
+OVER_TIME_CDEF = "\n".join(
+    (
+        _struct("cellgen_constants", (f"int64_t {name};" for name in CONSTANTS)),
+        _struct("cellgen_plan", (*(f"int64_t {n};" for n in PLAN), "cellgen_constants by;")),
+        "typedef struct { const int64_t *lengths; const unsigned char *mask; "
+        "const unsigned char *reset; const int64_t *strides; int64_t reverse; int64_t hold; "
+        "int64_t last; int64_t window; int64_t consume; const cellgen_plan *plan; } "
+        "cellgen_options;",
+    )
+)
+"""What every kernel with functions over time declares first."""
 
 WORKSPACE_ALIGNMENT = 64
 """Bytes; one cache line and one AVX-512 register."""
@@ -180,7 +225,7 @@ WORKSPACE_ALIGNMENT = 64
 
 def cdef(interface: Interface) -> str:
     """The declarations that cffi needs, made from the same table as the C header."""
-    lines = [OPTIONS_CDEF] if interface.has_team else []
+    lines = [OVER_TIME_CDEF] if interface.has_team else []
     for suffix, c_type in PRECISIONS:
         for function in interface.functions:
             names = interface.symbols(function, suffix)
@@ -190,6 +235,8 @@ def cdef(interface: Interface) -> str:
             lines.append(f"int {names.call}({parameters}, const {names.struct} *args);")
             if function.workspace:
                 lines.append(f"int64_t {names.workspace_size}({size_parameters(function)});")
+            if function.team:
+                lines.append(f"void {names.plan}({plan_parameters(function)});")
     if interface.has_team:
         create, destroy = interface.team_symbols
         lines += [f"void *{create}(int threads);", f"void {destroy}(void *team);"]

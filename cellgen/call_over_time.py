@@ -28,6 +28,7 @@ from .call import (
 )
 from .errors import ArgumentError
 from .memory import empty
+from .plans import Constants, SequencePlan, choose
 from .results import Array, Results, result_class
 from .threads import thread_count, threads_team
 from .truncation import Tables, truncated
@@ -43,7 +44,8 @@ class Options:
     reset are (B, T, ...). ``zero_output_for_mask``: outputs of a step that ``mask`` leaves out are
     zeros instead of the step before's (Keras' name). ``last_only``: no outputs over time.
     ``window``: no gradient passes from a step that is a multiple of it to the one before; 0: all
-    do. ``consume``: the backward pass may overwrite ``saved``.
+    do. ``consume``: the backward pass may overwrite ``saved``. ``plan``: how to run, as
+    ``sequence_forward.plan(...)`` gives it or with changes; results do not depend on it.
 
     A step that does not count leaves the state as it is; nothing of the inputs is read there, no
     reset happens there, and outputs beyond a length are zeros. Upstream gradients count where
@@ -59,6 +61,7 @@ class Options:
     last_only: bool = False
     window: int = 0
     consume: bool = False
+    plan: SequencePlan | None = None
 
 
 NONE = Options()
@@ -177,6 +180,22 @@ class TimeFunction(KernelFunction):
         self._plans[(key, *results) if results else key] = timed
         return timed
 
+    def plan(
+        self,
+        *,
+        threads: int | None = None,
+        constants: Constants | None = None,
+        dtype: object = np.float32,
+        **dims: int,
+    ) -> SequencePlan:
+        """Tell how a call of some dimensions would run: ``plan(T=100, B=32, I=128, H=256)``.
+
+        Raises ArgumentError, BuildError.
+        """
+        suffix, _ = DTYPES[np.dtype(dtype)]  # type: ignore[call-overload]
+        library, interface = self._kernel.library(), self._kernel.interface
+        return choose(library, interface, self.function, suffix, dims, threads, constants)
+
     # --- layouts ---
 
     def _time_first(self, arrays: Mapping[str, object]) -> dict:  # type: ignore[type-arg]
@@ -264,6 +283,7 @@ class TimeFunction(KernelFunction):
                 f"{self.__qualname__}: window is {window!r}, expected a number of steps, or 0 for "
                 f"no limit"
             )
+        how = ffi.NULL if options.plan is None else options.plan.as_c(ffi)  # type: ignore[attr-defined]
         settings = ffi.new(  # type: ignore[attr-defined]
             "cellgen_options *",
             [
@@ -273,9 +293,10 @@ class TimeFunction(KernelFunction):
                 bool(options.last_only),
                 int(window),
                 bool(options.consume),
+                how,
             ],
         )
-        return settings, arrays
+        return settings, (*arrays, how)
 
     def _lengths(self, given: object, steps: int, rows: int) -> Array | None:
         if given is None:
@@ -333,6 +354,7 @@ class SequenceForward(TimeFunction):
         batch_first: bool = False,
         zero_output_for_mask: bool = False,
         last_only: bool = False,
+        plan: SequencePlan | None = None,
         **arguments: object,
     ) -> Results:
         """Compute all steps; see ``Options``. With ``save``, outputs over time are always formed.
@@ -347,6 +369,7 @@ class SequenceForward(TimeFunction):
             or reverse
             or batch_first
             or last_only
+            or plan is not None
         ):
             options = Options(
                 lengths,
@@ -356,6 +379,7 @@ class SequenceForward(TimeFunction):
                 batch_first,
                 zero_output_for_mask,
                 last_only and not save,
+                plan=plan,
             )
         found = self._run(arguments, out, options, threads, save=save)
         kept = tuple.__new__(self.saved, [found[n] for n in self._saves]) if save else None
@@ -381,6 +405,7 @@ class SequenceBackward(TimeFunction):
         window: int = 0,
         bp_lim: int | None = None,
         consume: bool = False,
+        plan: SequencePlan | None = None,
         **arguments: object,
     ) -> Results:
         """Compute every gradient; see ``Options``.
@@ -405,6 +430,7 @@ class SequenceBackward(TimeFunction):
             or batch_first
             or window
             or consume
+            or plan is not None
         ):
             options = Options(
                 lengths,
@@ -415,6 +441,7 @@ class SequenceBackward(TimeFunction):
                 zero_output_for_mask,
                 window=window,
                 consume=consume,
+                plan=plan,
             )
         found = self._run(arguments, out, options, threads)
         return tuple.__new__(self.result, [found[name] for name in self._fields])

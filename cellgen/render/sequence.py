@@ -26,13 +26,6 @@ from cellgen.schedule.sequence import Part, SequenceSchedule, Storage
 from cellgen.schedule.unroll import StateLink
 from cellgen.value import Role, Value
 
-WINDOW_ROWS = 192
-"""Rows of one window of hoisted products: enough for full tiles, few enough to stay in cache."""
-
-CHUNK_ROWS = 768
-"""Rows of one chunk of the deferred part: the operands of a weight gradient stay in cache."""
-
-
 # --- contexts ------------------------------------------------------------------------------------
 
 
@@ -190,8 +183,7 @@ class SequenceContext:
     prologue: OnceContext | None
     epilogue: OnceContext | None
     reads_previous: bool
-    chunk_rows: int
-    window_rows: int
+    step_chunks: bool
 
 
 # --- functions -----------------------------------------------------------------------------------
@@ -252,8 +244,7 @@ class _Function:
             prologue=prologue,
             epilogue=epilogue,
             reads_previous=self._reads_previous(),
-            chunk_rows=self._chunk_rows(),
-            window_rows=WINDOW_ROWS,
+            step_chunks=self._needs_step_chunks(),
         )
 
     def _series(self) -> list[SeriesContext]:
@@ -385,11 +376,11 @@ class _Function:
     def _reads_previous(self) -> bool:
         return Storage.PREVIOUS in self.schedule.deferred.storage.values()
 
-    def _chunk_rows(self) -> int:
-        """Rows of a deferred chunk; one step where a batched array is the same at every step."""
+    def _needs_step_chunks(self) -> bool:
+        """Whether a deferred chunk is one step: a batched array is the same at every step."""
         storage = self.schedule.deferred.storage.items()
         constant = (b.value for b, place in storage if place is Storage.CONSTANT)
-        return 1 if any(value.is_batched for value in constant) else CHUNK_ROWS
+        return any(value.is_batched for value in constant)
 
     def add_memory(
         self, name: str, count: str, note: str, *, kind: str = "real", when: str = "1"

@@ -9,7 +9,14 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 
-from cellgen.abi import PRECISIONS, Interface, c_parameters, size_parameters, struct_lines
+from cellgen.abi import (
+    PRECISIONS,
+    Interface,
+    c_parameters,
+    plan_parameters,
+    size_parameters,
+    struct_lines,
+)
 from cellgen.cell import Definition
 from cellgen.render.interface import interface_literal, make_interface, sequence_signatures
 from cellgen.render.sequence import SequenceContext, sequence_functions
@@ -92,6 +99,7 @@ class StructContext:
     struct: str
     call: str
     workspace_size: str
+    plan: str
     parameters: str
     size_parameters: str
     text: str
@@ -135,6 +143,7 @@ def _structs(interface: Interface) -> list[StructContext]:
                     struct=names.struct,
                     call=names.call,
                     workspace_size=names.workspace_size if function.workspace else "",
+                    plan=f"{names.plan}({plan_parameters(function)})" if function.team else "",
                     parameters=c_parameters(function),
                     size_parameters=size_parameters(function),
                     text=function.text,

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* Raised by one whenever an argument struct, a code below or a symbol's meaning changes. */
-#define CELLGEN_ABI_VERSION 2
+#define CELLGEN_ABI_VERSION 3
 
 #if defined(__cplusplus)
 #define CELLGEN_BEGIN_DECLS extern "C" {
@@ -39,8 +39,32 @@ enum cellgen_error {
     CELLGEN_NULL_POINTER = 1,       /* a required array of the argument struct is missing */
     CELLGEN_NEGATIVE_DIMENSION = 2, /* 0 is allowed: an empty batch or sequence */
     CELLGEN_WORKSPACE_TOO_SMALL = 3, /* fewer bytes than <cell>_<function>_workspace_size tells */
-    CELLGEN_LENGTH_OUT_OF_RANGE = 4  /* a row has fewer than 0 or more than T steps */
+    CELLGEN_LENGTH_OUT_OF_RANGE = 4, /* a row has fewer than 0 or more than T steps */
+    CELLGEN_PLAN_UNFIT = 5           /* a plan that this function cannot follow with these threads */
 };
+
+/* What plans are chosen by: figures of a machine. NULL in place of it, or a negative member: what
+ * the kernel was compiled with. */
+typedef struct {
+    int64_t hoist_rows;       /* rows up to which products of inputs are formed ahead of the time loop */
+    int64_t rows_per_thread;  /* with fewer rows for each thread, threads share units */
+    int64_t weights_in_cache; /* bytes of weights that stay in a core's second-level cache */
+    int64_t window_rows;      /* rows of a window of products formed ahead */
+    int64_t chunk_rows;       /* rows of a chunk of what runs once over the rows of many steps */
+} cellgen_constants;
+
+/* How a function over time runs: what depends on the shape and the threads. <cell>_<function>_plan
+ * fills it, a caller may change it. Results are the same to the bit, whatever it says. */
+typedef struct {
+    int64_t threads;      /* that it was chosen for */
+    int64_t by_units;     /* 1: threads share the units of a step and meet after each stage; 0: its rows */
+    int64_t hoist;        /* 1: products of inputs are formed ahead, for a window of steps */
+    int64_t pack_late;    /* 1: weights are packed block by block when they are used, not ahead */
+    int64_t window_rows;  /* rows of a window, a multiple of B */
+    int64_t chunk_rows;   /* rows of a chunk, a multiple of B */
+    int64_t weight_bytes; /* packed weights of the time loop; for information */
+    cellgen_constants by; /* what it was chosen by; for information */
+} cellgen_plan;
 
 /* Which steps of which rows a function over time computes, and how its arrays lie in memory. NULL
  * in place of it, or zeros throughout: every step of every row, arrays (T, B, units) without gaps.
@@ -59,6 +83,7 @@ typedef struct {
     int64_t last;     /* forward, 1: outputs over time are not wanted, their pointers may be NULL */
     int64_t window;   /* backward: no gradient enters step n * window from the one after; 0: all do */
     int64_t consume;  /* backward, 1: saved arrays may be overwritten, which saves workspace */
+    const cellgen_plan *plan; /* how to run; NULL: as <cell>_<function>_plan says */
 } cellgen_options;
 
 #endif /* CELLGEN_H */

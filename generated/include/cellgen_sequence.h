@@ -58,26 +58,77 @@ CELLGEN_INLINE int64_t cellgen_share(int64_t count, int64_t part, int64_t parts)
     return count * part / parts / 16 * 16;
 }
 
-/* Whether threads share the units of each step and meet after every stage, or share the rows and
- * meet never: units where there are few rows, or where a share of the weights stays in a core's
- * second-level cache and all of them do not. Results are the same to the bit. */
-#ifndef CELLGEN_WEIGHTS_IN_CACHE
-#define CELLGEN_WEIGHTS_IN_CACHE (768 * 1024)
-#endif
-CELLGEN_INLINE int cellgen_split_units(int64_t rows, int64_t threads, int64_t weights)
-{
-    return threads > 1 && (rows < 3 * threads || weights > CELLGEN_WEIGHTS_IN_CACHE);
-}
-
-/* Up to so many rows, products of inputs are formed ahead of the loop over steps: a tile of few rows
- * is bound by reading weights, a window of steps is not. More rows fill a tile by themselves. */
-#define CELLGEN_HOIST_ROWS 3
-
 /* Rows of one chunk of steps, about `wanted`, and no more than there are. */
 CELLGEN_INLINE int64_t cellgen_chunk_rows(int64_t steps, int64_t batch, int64_t wanted)
 {
     const int64_t fitting = batch > 0 && wanted > batch ? wanted / batch : 1;
     return (fitting < steps ? fitting : steps) * batch;
+}
+
+/* --- the plan: choices that depend on the shape, none of which changes a bit of the results --- */
+
+/* Up to so many rows, products of inputs are formed ahead of the loop over steps: a tile of few rows
+ * is bound by reading weights, a window of steps is not. More rows fill a tile by themselves. */
+#ifndef CELLGEN_HOIST_ROWS
+#define CELLGEN_HOIST_ROWS 3
+#endif
+#ifndef CELLGEN_ROWS_PER_THREAD
+#define CELLGEN_ROWS_PER_THREAD 3
+#endif
+#ifndef CELLGEN_WEIGHTS_IN_CACHE
+#define CELLGEN_WEIGHTS_IN_CACHE (768 * 1024)
+#endif
+/* Rows of one window of products formed ahead: enough for full tiles, few enough to stay in cache. */
+#ifndef CELLGEN_WINDOW_ROWS
+#define CELLGEN_WINDOW_ROWS 192
+#endif
+/* Rows of one chunk of what is deferred: the operands of a weight gradient stay in cache. */
+#ifndef CELLGEN_CHUNK_ROWS
+#define CELLGEN_CHUNK_ROWS 768
+#endif
+
+#define CELLGEN_OR(name, own) (given && given->name >= 0 ? given->name : (own))
+CELLGEN_INLINE cellgen_constants cellgen_all_constants(const cellgen_constants *given)
+{
+    cellgen_constants all;
+    all.hoist_rows = CELLGEN_OR(hoist_rows, CELLGEN_HOIST_ROWS);
+    all.rows_per_thread = CELLGEN_OR(rows_per_thread, CELLGEN_ROWS_PER_THREAD);
+    all.weights_in_cache = CELLGEN_OR(weights_in_cache, CELLGEN_WEIGHTS_IN_CACHE);
+    all.window_rows = CELLGEN_OR(window_rows, CELLGEN_WINDOW_ROWS);
+    all.chunk_rows = CELLGEN_OR(chunk_rows, CELLGEN_CHUNK_ROWS);
+    return all;
+}
+
+/* Threads share the units of each step, and meet after every stage, where there are few rows, or
+ * where a share of the weights stays in a core's second-level cache and all of them do not; else they
+ * share the rows and meet never. `can_split`: no sum over units needs whole rows. */
+CELLGEN_INLINE cellgen_plan cellgen_choose_plan(int64_t steps, int64_t rows, int64_t threads,
+                                                int64_t weight_bytes, int can_split,
+                                                const cellgen_constants *constants)
+{
+    const cellgen_constants by = cellgen_all_constants(constants);
+    const int crowded =
+        rows < by.rows_per_thread * threads || weight_bytes > by.weights_in_cache;
+    const int by_units = can_split && threads > 1 && crowded;
+    const int shared = threads == 1 || by_units; /* each panel of weights has one thread that packs it */
+    cellgen_plan plan;
+    plan.threads = threads;
+    plan.by_units = by_units;
+    plan.hoist = shared && steps > 1 && rows <= by.hoist_rows;
+    plan.pack_late = shared && steps == 1;
+    plan.window_rows = cellgen_chunk_rows(steps, rows, by.window_rows);
+    plan.chunk_rows = cellgen_chunk_rows(steps, rows, by.chunk_rows);
+    plan.weight_bytes = weight_bytes;
+    plan.by = by;
+    return plan;
+}
+
+/* Whether a caller's plan can be followed: what is formed ahead reads weights packed ahead. */
+CELLGEN_INLINE int cellgen_plan_fits(const cellgen_plan *plan, int64_t threads, int can_split)
+{
+    const int shared = threads == 1 || plan->by_units;
+    return (can_split || !plan->by_units) && (shared || (!plan->hoist && !plan->pack_late)) &&
+           !(plan->hoist && plan->pack_late);
 }
 
 /* --- which steps count: steps are numbered in the order in which they are computed --- */

@@ -152,6 +152,8 @@ typedef struct {
 
 /* Compute all steps of a sequence. */
 int lstm_peephole_sequence_forward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lstm_peephole_sequence_forward_args_f32 *args);
+/* Choose how to run; NULL for the constants of this build. */
+void lstm_peephole_sequence_forward_plan_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads, const cellgen_constants *constants, cellgen_plan *plan);
 int64_t lstm_peephole_sequence_forward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 
 typedef struct {
@@ -205,6 +207,8 @@ typedef struct {
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
 int lstm_peephole_sequence_backward_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lstm_peephole_sequence_backward_args_f32 *args);
+/* Choose how to run; NULL for the constants of this build. */
+void lstm_peephole_sequence_backward_plan_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads, const cellgen_constants *constants, cellgen_plan *plan);
 int64_t lstm_peephole_sequence_backward_workspace_size_f32(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 
 typedef struct {
@@ -337,6 +341,8 @@ typedef struct {
 
 /* Compute all steps of a sequence. */
 int lstm_peephole_sequence_forward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lstm_peephole_sequence_forward_args_f64 *args);
+/* Choose how to run; NULL for the constants of this build. */
+void lstm_peephole_sequence_forward_plan_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads, const cellgen_constants *constants, cellgen_plan *plan);
 int64_t lstm_peephole_sequence_forward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 
 typedef struct {
@@ -390,6 +396,8 @@ typedef struct {
 
 /* Compute every gradient of a sequence; upstream gradients left out are 0. */
 int lstm_peephole_sequence_backward_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const lstm_peephole_sequence_backward_args_f64 *args);
+/* Choose how to run; NULL for the constants of this build. */
+void lstm_peephole_sequence_backward_plan_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads, const cellgen_constants *constants, cellgen_plan *plan);
 int64_t lstm_peephole_sequence_backward_workspace_size_f64(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options); /* bytes */
 
 /* A team of threads for the functions over time; 0 threads: one per processor. NULL: no memory. */

@@ -340,7 +340,7 @@ static void CELLGEN_NAME(min_lstm_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? blocks * part / parts : block;
-        if (memory->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_f, nH, 0, first, units, vectors, 3, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 3 * width);
             cg_pack_block(nI, memory->args->w_i, nH, 0, first, units, vectors, 3, 1,
@@ -481,10 +481,11 @@ static void CELLGEN_NAME(min_lstm_sequence_forward_task)(int thread, int threads
 
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(min_lstm_sequence_forward_place)(
-    CELLGEN_NAME(min_lstm_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options, uintptr_t address)
+    CELLGEN_NAME(min_lstm_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
+    const cellgen_plan *plan, uintptr_t address)
 {
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
+    const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
@@ -504,10 +505,22 @@ static int64_t CELLGEN_NAME(min_lstm_sequence_forward_place)(
     return bytes;
 }
 
+/* Threads may share units: yes. */
+void CELLGEN_NAME(min_lstm_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
+    const cellgen_constants *constants, cellgen_plan *plan)
+{
+    const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 3, nH, CELLGEN_SLOT_VECTORS(3)));
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, constants);
+}
+
 int64_t CELLGEN_NAME(min_lstm_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
 {
     CELLGEN_NAME(min_lstm_sequence_forward_memory) none;
-    return 64 + CELLGEN_NAME(min_lstm_sequence_forward_place)(&none, nT, nB, nI, nH, options, 0);
+    cellgen_plan plan;
+    CELLGEN_NAME(min_lstm_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
+    if (options && options->plan) plan = *options->plan;
+    return 64 + CELLGEN_NAME(min_lstm_sequence_forward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
 }
 
 int CELLGEN_NAME(min_lstm_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -530,14 +543,20 @@ int CELLGEN_NAME(min_lstm_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, 
     const int64_t needed = CELLGEN_NAME(min_lstm_sequence_forward_workspace_size)(nT, nB, nI, nH, options);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
+    const int64_t threads = args->team ? cellgen_team_size((cellgen_team *)args->team) : 1;
+    cellgen_plan plan;
+    CELLGEN_NAME(min_lstm_sequence_forward_plan)(nT, nB, nI, nH, threads, 0, &plan);
+    if (options && options->plan) plan = *options->plan;
+    if (!cellgen_plan_fits(&plan, threads, 1)) return CELLGEN_PLAN_UNFIT;
+
     CELLGEN_NAME(min_lstm_sequence_forward_memory) here;
-    CELLGEN_NAME(min_lstm_sequence_forward_place)(&here, nT, nB, nI, nH, options, (uintptr_t)args->workspace);
+    CELLGEN_NAME(min_lstm_sequence_forward_place)(&here, nT, nB, nI, nH, options, &plan, (uintptr_t)args->workspace);
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
-    here.chunk_rows = cellgen_chunk_rows(nT, nB, 768);
-    here.window_rows = cellgen_chunk_rows(nT, nB, 192);
+    here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
     here.team = (cellgen_team *)args->team;
@@ -556,11 +575,9 @@ int CELLGEN_NAME(min_lstm_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, 
     if (!args->h) here.series_h = cg_own(here.only_h, nH);
     even = even && cg_is_even(here.series_h, nB);
     here.gather = here.counts || !even;
-    const int64_t threads = here.team ? cellgen_team_size(here.team) : 1;
-    const int64_t weights = (int64_t)sizeof(real) * (cg_panels_size(nI, 3, nH, CELLGEN_SLOT_VECTORS(3)));
-    here.by_units = cellgen_split_units(nB, threads, weights);
-    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && !here.counts && (even || nB == 1) && (threads == 1 || here.by_units);
-    here.pack_late = nT == 1 && (threads == 1 || here.by_units);
+    here.by_units = plan.by_units != 0;
+    here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
+    here.pack_late = plan.pack_late != 0;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(min_lstm_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -796,7 +813,7 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_5)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? blocks * part / parts : block;
-        if (memory->pack_late) { /* one step: pack a block right before it is used, in place of the last */
+        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_n, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_5_panel_1 + panel * (nH) * 1 * width);
             cg_pack_block(nH, memory->args->w_i, nH, 1, first, units, vectors, 1, 0,
@@ -973,10 +990,11 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_task)(int thread, int thread
 
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(min_lstm_sequence_backward_place)(
-    CELLGEN_NAME(min_lstm_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options, uintptr_t address)
+    CELLGEN_NAME(min_lstm_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
+    const cellgen_plan *plan, uintptr_t address)
 {
-    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, 768);
-    const int64_t window_rows = cellgen_chunk_rows(nT, nB, 192);
+    const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
+    const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
@@ -1001,10 +1019,22 @@ static int64_t CELLGEN_NAME(min_lstm_sequence_backward_place)(
     return bytes;
 }
 
+/* Threads may share units: yes. */
+void CELLGEN_NAME(min_lstm_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
+    const cellgen_constants *constants, cellgen_plan *plan)
+{
+    const int64_t weight_bytes = (int64_t)sizeof(real) * (0);
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, constants);
+}
+
 int64_t CELLGEN_NAME(min_lstm_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
 {
     CELLGEN_NAME(min_lstm_sequence_backward_memory) none;
-    return 64 + CELLGEN_NAME(min_lstm_sequence_backward_place)(&none, nT, nB, nI, nH, options, 0);
+    cellgen_plan plan;
+    CELLGEN_NAME(min_lstm_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
+    if (options && options->plan) plan = *options->plan;
+    return 64 + CELLGEN_NAME(min_lstm_sequence_backward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
 }
 
 int CELLGEN_NAME(min_lstm_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -1034,14 +1064,20 @@ int CELLGEN_NAME(min_lstm_sequence_backward)(int64_t nT, int64_t nB, int64_t nI,
     const int64_t needed = CELLGEN_NAME(min_lstm_sequence_backward_workspace_size)(nT, nB, nI, nH, options);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
+    const int64_t threads = args->team ? cellgen_team_size((cellgen_team *)args->team) : 1;
+    cellgen_plan plan;
+    CELLGEN_NAME(min_lstm_sequence_backward_plan)(nT, nB, nI, nH, threads, 0, &plan);
+    if (options && options->plan) plan = *options->plan;
+    if (!cellgen_plan_fits(&plan, threads, 1)) return CELLGEN_PLAN_UNFIT;
+
     CELLGEN_NAME(min_lstm_sequence_backward_memory) here;
-    CELLGEN_NAME(min_lstm_sequence_backward_place)(&here, nT, nB, nI, nH, options, (uintptr_t)args->workspace);
+    CELLGEN_NAME(min_lstm_sequence_backward_place)(&here, nT, nB, nI, nH, options, &plan, (uintptr_t)args->workspace);
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
-    here.chunk_rows = cellgen_chunk_rows(nT, nB, 768);
-    here.window_rows = cellgen_chunk_rows(nT, nB, 192);
+    here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
     here.team = (cellgen_team *)args->team;
@@ -1064,11 +1100,9 @@ int CELLGEN_NAME(min_lstm_sequence_backward)(int64_t nT, int64_t nB, int64_t nI,
     here.gather = here.counts || !even;
     here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
-    const int64_t threads = here.team ? cellgen_team_size(here.team) : 1;
-    const int64_t weights = (int64_t)sizeof(real) * (0);
-    here.by_units = cellgen_split_units(nB, threads, weights);
-    here.hoist = nT > 1 && nB <= CELLGEN_HOIST_ROWS && !here.counts && (even || nB == 1) && (threads == 1 || here.by_units);
-    here.pack_late = nT == 1 && (threads == 1 || here.by_units);
+    here.by_units = plan.by_units != 0;
+    here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
+    here.pack_late = plan.pack_late != 0;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(min_lstm_sequence_backward_task), &here);
     return CELLGEN_OK;

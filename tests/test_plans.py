@@ -1,0 +1,151 @@
+"""Plans over time: values that print, chosen by the C, followed to the bit, refused when unfit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+import cellgen
+from cellgen import abi
+from cellgen.errors import ArgumentError, CellgenError
+from cellgen.paths import include_folder
+from cellgen.plans import Constants, SequencePlan
+
+DIMS = {"T": 9, "B": 5, "I": 7, "H": 33}
+
+
+@cache
+def kernel(name: str = "gru_block_cell") -> cellgen.Kernel:
+    return cellgen.load(name)
+
+
+def arguments(dims: dict[str, int], name: str = "gru_block_cell") -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    function = kernel(name).interface.functions
+    forward = next(f for f in function if f.name == "sequence_forward")
+    return {
+        a.name: rng.normal(
+            scale=0.3, size=[abi.axis_length(axis, dims) for axis in a.shape]
+        ).astype(np.float32)
+        for a in forward.arguments
+    }
+
+
+def run(dims: dict[str, int], threads: int, **changes: object) -> list[np.ndarray]:
+    """Every result of forward and backward, under the kernel's own plans but for some changes."""
+    given, k = arguments(dims), kernel()
+    plans = [
+        replace(f.plan(threads=threads, **dims), **changes)
+        for f in (k.sequence_forward, k.sequence_backward)
+    ]
+    y = k.sequence_forward(**given, save=True, threads=threads, plan=plans[0])
+    outputs = {n: getattr(y, n) for n in ("r", "u", "c", "h")}
+    g = k.sequence_backward(
+        **given,
+        **outputs,
+        saved=y.saved,
+        d_h=np.ones_like(y.h),
+        threads=threads,
+        plan=plans[1],
+    )
+    return [*y[:-1], *g]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"by_units": True},
+        {"by_units": True, "hoist": True},
+        {"by_units": True, "pack_late": True},
+        {"by_units": True, "hoist": True, "window_rows": 10},
+        {"by_units": False, "hoist": False, "pack_late": False},
+        {"chunk_rows": 5},
+        {"chunk_rows": 20},
+        {"chunk_rows": 10**6, "window_rows": 10**6},
+    ],
+    ids=str,
+)
+def test_no_plan_changes_a_bit(threads, changes):
+    for found, expected in zip(run(DIMS, threads, **changes), run(DIMS, 1), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+@pytest.mark.parametrize("rows", [0, 1, 4])
+def test_small_shapes_under_every_choice(steps, rows):
+    dims = {**DIMS, "T": steps, "B": rows}
+    expected = run(dims, 1)
+    for hoist, pack_late in ((False, False), (False, True), (True, False)):
+        found = run(dims, 2, by_units=True, hoist=hoist, pack_late=pack_late)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_the_plan_follows_the_shape():
+    plan = kernel().sequence_forward.plan
+    assert plan(**{**DIMS, "B": 1}, threads=1).hoist
+    assert not plan(**{**DIMS, "B": 64}, threads=1).hoist
+    assert plan(**{**DIMS, "B": 1}, threads=2).by_units
+    assert not plan(**{**DIMS, "B": 64}, threads=2).by_units
+    assert plan(T=9, B=64, I=512, H=512, threads=2).by_units  # weights exceed a core's cache
+    assert plan(**{**DIMS, "T": 1}, threads=1).pack_late
+    assert plan(**DIMS, threads=1, dtype=np.float64).weight_bytes >= 2 * 4 * 40 * 99
+
+
+def test_the_plan_follows_the_constants():
+    plan = kernel().sequence_forward.plan
+    few = Constants(hoist_rows=0, rows_per_thread=0, weights_in_cache=10**9, window_rows=5)
+    found = plan(**DIMS, threads=2, constants=few)
+    assert (found.by_units, found.hoist, found.window_rows) == (False, False, 5)
+    assert found.by.hoist_rows == 0
+    assert found.by.chunk_rows == plan(**DIMS, threads=2).by.chunk_rows > 0
+    assert plan(**DIMS, threads=1, constants=Constants(hoist_rows=5)).hoist
+
+
+def test_a_plan_prints():
+    shown = str(kernel().sequence_forward.plan(**DIMS, threads=2))
+    assert all(f"{name} = " in shown for name in abi.PLAN)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hoist": True, "by_units": False},
+        {"pack_late": True, "by_units": False},
+        {"hoist": True, "pack_late": True, "by_units": True},
+    ],
+    ids=str,
+)
+def test_a_plan_that_threads_cannot_follow_is_refused(changes):
+    with pytest.raises(CellgenError, match="a plan that the function cannot follow"):
+        run(DIMS, 2, **changes)
+
+
+def test_a_sum_over_units_is_not_split():
+    k = kernel("layer_norm_gru")
+    given = arguments(DIMS, "layer_norm_gru")
+    plan = k.sequence_forward.plan(**DIMS, threads=2)
+    assert not plan.by_units
+    with pytest.raises(CellgenError, match="a plan that the function cannot follow"):
+        k.sequence_forward(**given, threads=2, plan=replace(plan, by_units=True))
+
+
+@pytest.mark.parametrize("dims", [{"T": 3}, {**DIMS, "K": 2}, {**DIMS, "B": -1}], ids=str)
+def test_wrong_dimensions_are_named(dims):
+    with pytest.raises(ArgumentError, match="a plan needs the dimensions T, B, I, H"):
+        kernel().sequence_forward.plan(**dims)
+
+
+def test_c_and_python_know_the_same_members():
+    text = (include_folder() / "cellgen.h").read_text(encoding="utf-8")
+    for struct, names in (("constants", abi.CONSTANTS), ("plan", (*abi.PLAN, "by"))):
+        body = re.findall(r"typedef struct \{([^}]*)\} cellgen_" + struct, text)[0]
+        found = re.findall(r"^\s*\w+ \**(\w+);", body, re.MULTILINE)
+        assert tuple(found) == names
+    assert tuple(SequencePlan.__dataclass_fields__) == (*abi.PLAN, "by")
