@@ -80,12 +80,22 @@ LIBRARIES = ("-lm", "-lpthread")
 
 COMPILER_VARIABLES = ("CELLGEN_CC", "CC")
 FLAGS_VARIABLE = "CELLGEN_CFLAGS"
+MATH_VARIABLE = "CELLGEN_MATH"
+MATH_FLAGS = {
+    "": (),
+    "default": (),
+    "exact": ("-DCELLGEN_EXACT_MATH",),
+    "fast": ("-DCELLGEN_FAST_MATH",),
+}
+"""What tanh, exp and their kind are in float32: within 3 ulp; libm's in double, rounded once; or a
+rational tanh, 8 ulp, and a sigmoid that is accurate absolutely only."""
 TIMEOUT_VARIABLE = "CELLGEN_BUILD_TIMEOUT"
 TIMEOUT_SECONDS = 600.0
 PROBE_SECONDS = 60.0
 WATCHED_VARIABLES = (
     *COMPILER_VARIABLES,
     FLAGS_VARIABLE,
+    MATH_VARIABLE,
     "PATH",
     "CPATH",
     "C_INCLUDE_PATH",
@@ -313,7 +323,7 @@ def _command() -> tuple[str, ...]:
 
 def _probe(command: tuple[str, ...]) -> tuple[CompilerInfo, list[str]]:
     """Ask a compiler what it is and which flags it takes; also list the programs it runs."""
-    extra = tuple(shlex.split(os.environ.get(FLAGS_VARIABLE, "")))
+    extra = _math_flags() + tuple(shlex.split(os.environ.get(FLAGS_VARIABLE, "")))
     flags = REQUIRED_FLAGS + tuple(first for first, *_ in OPTIONAL_FLAGS)
     macros = _macros(command, flags)
     if macros is None:
@@ -334,6 +344,17 @@ def _probe(command: tuple[str, ...]) -> tuple[CompilerInfo, list[str]]:
     fingerprint = cache.digest([("macros", macros), ("path", path)])
     info = CompilerInfo(command, path, _first_line(version), flags, fingerprint)
     return info, _programs(command, flags)
+
+
+def _math_flags() -> tuple[str, ...]:
+    """Translate the choice of functions into flags. Raises BuildError for an unknown one."""
+    choice = os.environ.get(MATH_VARIABLE, "")
+    if choice not in MATH_FLAGS:
+        known = ", ".join(name for name in MATH_FLAGS if name)
+        raise BuildError(
+            f"{MATH_VARIABLE} is {choice!r}, expected one of {known}; correct or unset it"
+        )
+    return MATH_FLAGS[choice]
 
 
 def _accepted_flags(command: tuple[str, ...]) -> tuple[str, ...]:

@@ -398,6 +398,20 @@ def test_flags_keep_ieee_arithmetic_and_users_come_last(monkeypatch: pytest.Monk
     assert changed.flags == (*flags, "-DUSER=1", "-DTEXT=a b")
 
 
+def test_the_choice_of_functions_is_part_of_the_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = compiler().flags
+    for choice, expected in (
+        ("default", ()),
+        ("fast", ("-DCELLGEN_FAST_MATH",)),
+        ("exact", ("-DCELLGEN_EXACT_MATH",)),
+    ):
+        monkeypatch.setenv("CELLGEN_MATH", choice)
+        assert compiler().flags == (*flags, *expected)
+    monkeypatch.setenv("CELLGEN_MATH", "quick")
+    with pytest.raises(BuildError, match="CELLGEN_MATH is 'quick', expected one of default, exact"):
+        compiler()
+
+
 def test_flags_that_the_compiler_rejects_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

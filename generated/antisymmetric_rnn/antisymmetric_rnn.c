@@ -299,6 +299,12 @@ int CELLGEN_NAME(antisymmetric_rnn_weight_gradients)(int64_t nB, int64_t nI, int
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- antisymmetric_rnn_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -378,24 +384,43 @@ static void CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* tanh_tanh_pre = tanh(b + x_w_h_prev - h_prev * gam)
-             * h = h_prev + eps * tanh_tanh_pre */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *b_row = b_rows + first;
-                const real *x_w_h_prev_row = tile + (row - top) * slots * width + 0 * width;
-                real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real h_prev = h_prev_row[unit];
-                    const real b = b_row[unit];
-                    const real x_w_h_prev = x_w_h_prev_row[unit];
-                    const real tanh_tanh_pre = cg_tanh(b + x_w_h_prev - h_prev * gam);
-                    tanh_tanh_pre_row[unit] = tanh_tanh_pre;
-                    h_row[unit] = h_prev + eps * tanh_tanh_pre;
+            if (units == width) { /* a whole block: its width is known */
+                /* tanh_tanh_pre = tanh(b + x_w_h_prev - h_prev * gam)
+                 * h = h_prev + eps * tanh_tanh_pre */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_row = b_rows + first;
+                    const real *x_w_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b = b_row[unit];
+                        const real x_w_h_prev = x_w_h_prev_row[unit];
+                        const real tanh_tanh_pre = cg_tanh(b + x_w_h_prev - h_prev * gam);
+                        tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+                        h_row[unit] = h_prev + eps * tanh_tanh_pre;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_row = b_rows + first;
+                    const real *x_w_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b = b_row[unit];
+                        const real x_w_h_prev = x_w_h_prev_row[unit];
+                        const real tanh_tanh_pre = cg_tanh(b + x_w_h_prev - h_prev * gam);
+                        tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+                        h_row[unit] = h_prev + eps * tanh_tanh_pre;
+                    }
+                }
+}
         }
     }
 }
@@ -744,20 +769,36 @@ static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_tanh_pre_rows + top * (nH), nH,
                     memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_h_prev = d_h_in + d_h_prev_1 - d_tanh_pre * gam */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                const real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
-                const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
-                real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h_in = d_h_in_row[unit];
-                    const real d_tanh_pre = d_tanh_pre_row[unit];
-                    const real d_h_prev_1 = d_h_prev_1_row[unit];
-                    d_h_prev_row[unit] = d_h_in + d_h_prev_1 - d_tanh_pre * gam;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = d_h_in + d_h_prev_1 - d_tanh_pre * gam */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
+                    const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_tanh_pre = d_tanh_pre_row[unit];
+                        const real d_h_prev_1 = d_h_prev_1_row[unit];
+                        d_h_prev_row[unit] = d_h_in + d_h_prev_1 - d_tanh_pre * gam;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
+                    const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_tanh_pre = d_tanh_pre_row[unit];
+                        const real d_h_prev_1 = d_h_prev_1_row[unit];
+                        d_h_prev_row[unit] = d_h_in + d_h_prev_1 - d_tanh_pre * gam;
+                    }
+                }
+}
         }
     }
 }
@@ -859,15 +900,26 @@ static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_4)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_tanh_pre_rows + top * (nH), nH,
                     memory->deferred_4_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

@@ -375,6 +375,12 @@ int CELLGEN_NAME(augru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- augru_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -474,54 +480,102 @@ static void CELLGEN_NAME(augru_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 3 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 3 * width, tile + 1 * width, slots * width, 1);
-            /* h_prev_u_n = slot 3 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_3 = tile + (row - top) * slots * width + 3 * width;
-                real *h_prev_u_n_row_3 = h_prev_u_n_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    h_prev_u_n_row_3[unit] = tile_3[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* h_prev_u_n = slot 3 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_3 = tile + (row - top) * slots * width + 3 * width;
+                    real *h_prev_u_n_row_3 = h_prev_u_n_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        h_prev_u_n_row_3[unit] = tile_3[unit];
+                    }
                 }
-            }
-            /* sigmoid_sigmoid_pre = sigmoid(b_u + x_w_u_h_prev)
-             * u = a * sigmoid_sigmoid_pre
-             * r = sigmoid(b_r + x_w_r_h_prev)
-             * n = tanh(b_n + r * h_prev_u_n + x_w_n)
-             * h = h_prev * (1 - u) + u * n */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real a = *(a_rows + row * a_stride);
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *b_u_row = b_u_rows + first;
-                const real *b_r_row = b_r_rows + first;
-                const real *b_n_row = b_n_rows + first;
-                const real *x_w_u_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                const real *x_w_r_h_prev_row = tile + (row - top) * slots * width + 2 * width;
-                const real *x_w_n_row = tile + (row - top) * slots * width + 0 * width;
-                const real *h_prev_u_n_row = tile + (row - top) * slots * width + 3 * width;
-                real *sigmoid_sigmoid_pre_row = sigmoid_sigmoid_pre_rows + row * nH + first;
-                real *r_row = r_rows + row * nH + first;
-                real *n_row = n_rows + row * nH + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real h_prev = h_prev_row[unit];
-                    const real b_u = b_u_row[unit];
-                    const real b_r = b_r_row[unit];
-                    const real b_n = b_n_row[unit];
-                    const real x_w_u_h_prev = x_w_u_h_prev_row[unit];
-                    const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
-                    const real x_w_n = x_w_n_row[unit];
-                    const real h_prev_u_n = h_prev_u_n_row[unit];
-                    const real sigmoid_sigmoid_pre = cg_sigmoid(b_u + x_w_u_h_prev);
-                    sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
-                    const real u = a * sigmoid_sigmoid_pre;
-                    const real r = cg_sigmoid(b_r + x_w_r_h_prev);
-                    r_row[unit] = r;
-                    const real n = cg_tanh(b_n + r * h_prev_u_n + x_w_n);
-                    n_row[unit] = n;
-                    h_row[unit] = h_prev * (1 - u) + u * n;
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_3 = tile + (row - top) * slots * width + 3 * width;
+                    real *h_prev_u_n_row_3 = h_prev_u_n_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        h_prev_u_n_row_3[unit] = tile_3[unit];
+                    }
                 }
-            }
+}
+            if (units == width) { /* a whole block: its width is known */
+                /* sigmoid_sigmoid_pre = sigmoid(b_u + x_w_u_h_prev)
+                 * u = a * sigmoid_sigmoid_pre
+                 * r = sigmoid(b_r + x_w_r_h_prev)
+                 * n = tanh(b_n + r * h_prev_u_n + x_w_n)
+                 * h = h_prev * (1 - u) + u * n */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real a = *(a_rows + row * a_stride);
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_u_row = b_u_rows + first;
+                    const real *b_r_row = b_r_rows + first;
+                    const real *b_n_row = b_n_rows + first;
+                    const real *x_w_u_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_r_h_prev_row = tile + (row - top) * slots * width + 2 * width;
+                    const real *x_w_n_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_prev_u_n_row = tile + (row - top) * slots * width + 3 * width;
+                    real *sigmoid_sigmoid_pre_row = sigmoid_sigmoid_pre_rows + row * nH + first;
+                    real *r_row = r_rows + row * nH + first;
+                    real *n_row = n_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_u = b_u_row[unit];
+                        const real b_r = b_r_row[unit];
+                        const real b_n = b_n_row[unit];
+                        const real x_w_u_h_prev = x_w_u_h_prev_row[unit];
+                        const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
+                        const real x_w_n = x_w_n_row[unit];
+                        const real h_prev_u_n = h_prev_u_n_row[unit];
+                        const real sigmoid_sigmoid_pre = cg_sigmoid(b_u + x_w_u_h_prev);
+                        sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
+                        const real u = a * sigmoid_sigmoid_pre;
+                        const real r = cg_sigmoid(b_r + x_w_r_h_prev);
+                        r_row[unit] = r;
+                        const real n = cg_tanh(b_n + r * h_prev_u_n + x_w_n);
+                        n_row[unit] = n;
+                        h_row[unit] = h_prev * (1 - u) + u * n;
+                    }
+                }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real a = *(a_rows + row * a_stride);
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_u_row = b_u_rows + first;
+                    const real *b_r_row = b_r_rows + first;
+                    const real *b_n_row = b_n_rows + first;
+                    const real *x_w_u_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_r_h_prev_row = tile + (row - top) * slots * width + 2 * width;
+                    const real *x_w_n_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_prev_u_n_row = tile + (row - top) * slots * width + 3 * width;
+                    real *sigmoid_sigmoid_pre_row = sigmoid_sigmoid_pre_rows + row * nH + first;
+                    real *r_row = r_rows + row * nH + first;
+                    real *n_row = n_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_u = b_u_row[unit];
+                        const real b_r = b_r_row[unit];
+                        const real b_n = b_n_row[unit];
+                        const real x_w_u_h_prev = x_w_u_h_prev_row[unit];
+                        const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
+                        const real x_w_n = x_w_n_row[unit];
+                        const real h_prev_u_n = h_prev_u_n_row[unit];
+                        const real sigmoid_sigmoid_pre = cg_sigmoid(b_u + x_w_u_h_prev);
+                        sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
+                        const real u = a * sigmoid_sigmoid_pre;
+                        const real r = cg_sigmoid(b_r + x_w_r_h_prev);
+                        r_row[unit] = r;
+                        const real n = cg_tanh(b_n + r * h_prev_u_n + x_w_n);
+                        n_row[unit] = n;
+                        h_row[unit] = h_prev * (1 - u) + u * n;
+                    }
+                }
+}
         }
     }
 }
@@ -937,20 +991,36 @@ static void CELLGEN_NAME(augru_sequence_backward_reverse_2)(
                     memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_sigmoid_pre_rows + top * (nH), nH,
                     memory->reverse_2_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_h_prev = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                const real *d_h_prev_1_d_r_pre_d_sigmoid_pre_row = tile + (row - top) * slots * width + 0 * width;
-                const real *u_row = u_rows + row * nH + first;
-                real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h_in = d_h_in_row[unit];
-                    const real d_h_prev_1_d_r_pre_d_sigmoid_pre = d_h_prev_1_d_r_pre_d_sigmoid_pre_row[unit];
-                    const real u = u_row[unit];
-                    d_h_prev_row[unit] = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_prev_1_d_r_pre_d_sigmoid_pre_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *u_row = u_rows + row * nH + first;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_prev_1_d_r_pre_d_sigmoid_pre = d_h_prev_1_d_r_pre_d_sigmoid_pre_row[unit];
+                        const real u = u_row[unit];
+                        d_h_prev_row[unit] = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_prev_1_d_r_pre_d_sigmoid_pre_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *u_row = u_rows + row * nH + first;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_prev_1_d_r_pre_d_sigmoid_pre = d_h_prev_1_d_r_pre_d_sigmoid_pre_row[unit];
+                        const real u = u_row[unit];
+                        d_h_prev_row[unit] = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre;
+                    }
+                }
+}
         }
     }
 }
@@ -1170,15 +1240,26 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_8)(
                     memory->deferred_8_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_sigmoid_pre_rows + top * (nH), nH,
                     memory->deferred_8_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

@@ -271,6 +271,12 @@ int CELLGEN_NAME(brc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- brc_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -344,40 +350,72 @@ static void CELLGEN_NAME(brc_sequence_forward_forward_1)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
                     memory->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0);
-            /* c = sigmoid(h_prev * u_c + x_w_c)
-             * tanh_tanh_pre = tanh(h_prev * u_a + x_w_a)
-             * a = tanh_tanh_pre + 1
-             * tanh_tanh_pre_2 = tanh(h_prev * a + x_w)
-             * h = h_prev * c + (1 - c) * tanh_tanh_pre_2 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *u_c_row = u_c_rows + first;
-                const real *u_a_row = u_a_rows + first;
-                const real *x_w_c_row = tile + (row - top) * slots * width + 0 * width;
-                const real *x_w_a_row = tile + (row - top) * slots * width + 1 * width;
-                const real *x_w_row = tile + (row - top) * slots * width + 2 * width;
-                real *c_row = c_rows + row * nH + first;
-                real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
-                real *tanh_tanh_pre_2_row = tanh_tanh_pre_2_rows + row * nH + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real h_prev = h_prev_row[unit];
-                    const real u_c = u_c_row[unit];
-                    const real u_a = u_a_row[unit];
-                    const real x_w_c = x_w_c_row[unit];
-                    const real x_w_a = x_w_a_row[unit];
-                    const real x_w = x_w_row[unit];
-                    const real c = cg_sigmoid(h_prev * u_c + x_w_c);
-                    c_row[unit] = c;
-                    const real tanh_tanh_pre = cg_tanh(h_prev * u_a + x_w_a);
-                    tanh_tanh_pre_row[unit] = tanh_tanh_pre;
-                    const real a = tanh_tanh_pre + 1;
-                    const real tanh_tanh_pre_2 = cg_tanh(h_prev * a + x_w);
-                    tanh_tanh_pre_2_row[unit] = tanh_tanh_pre_2;
-                    h_row[unit] = h_prev * c + (1 - c) * tanh_tanh_pre_2;
+            if (units == width) { /* a whole block: its width is known */
+                /* c = sigmoid(h_prev * u_c + x_w_c)
+                 * tanh_tanh_pre = tanh(h_prev * u_a + x_w_a)
+                 * a = tanh_tanh_pre + 1
+                 * tanh_tanh_pre_2 = tanh(h_prev * a + x_w)
+                 * h = h_prev * c + (1 - c) * tanh_tanh_pre_2 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *u_c_row = u_c_rows + first;
+                    const real *u_a_row = u_a_rows + first;
+                    const real *x_w_c_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_a_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_row = tile + (row - top) * slots * width + 2 * width;
+                    real *c_row = c_rows + row * nH + first;
+                    real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
+                    real *tanh_tanh_pre_2_row = tanh_tanh_pre_2_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real u_c = u_c_row[unit];
+                        const real u_a = u_a_row[unit];
+                        const real x_w_c = x_w_c_row[unit];
+                        const real x_w_a = x_w_a_row[unit];
+                        const real x_w = x_w_row[unit];
+                        const real c = cg_sigmoid(h_prev * u_c + x_w_c);
+                        c_row[unit] = c;
+                        const real tanh_tanh_pre = cg_tanh(h_prev * u_a + x_w_a);
+                        tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+                        const real a = tanh_tanh_pre + 1;
+                        const real tanh_tanh_pre_2 = cg_tanh(h_prev * a + x_w);
+                        tanh_tanh_pre_2_row[unit] = tanh_tanh_pre_2;
+                        h_row[unit] = h_prev * c + (1 - c) * tanh_tanh_pre_2;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *u_c_row = u_c_rows + first;
+                    const real *u_a_row = u_a_rows + first;
+                    const real *x_w_c_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_a_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_row = tile + (row - top) * slots * width + 2 * width;
+                    real *c_row = c_rows + row * nH + first;
+                    real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
+                    real *tanh_tanh_pre_2_row = tanh_tanh_pre_2_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real u_c = u_c_row[unit];
+                        const real u_a = u_a_row[unit];
+                        const real x_w_c = x_w_c_row[unit];
+                        const real x_w_a = x_w_a_row[unit];
+                        const real x_w = x_w_row[unit];
+                        const real c = cg_sigmoid(h_prev * u_c + x_w_c);
+                        c_row[unit] = c;
+                        const real tanh_tanh_pre = cg_tanh(h_prev * u_a + x_w_a);
+                        tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+                        const real a = tanh_tanh_pre + 1;
+                        const real tanh_tanh_pre_2 = cg_tanh(h_prev * a + x_w);
+                        tanh_tanh_pre_2_row[unit] = tanh_tanh_pre_2;
+                        h_row[unit] = h_prev * c + (1 - c) * tanh_tanh_pre_2;
+                    }
+                }
+}
         }
     }
 }
@@ -825,15 +863,26 @@ static void CELLGEN_NAME(brc_sequence_backward_deferred_5)(
                     memory->deferred_5_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_c_pre_rows + top * (nH), nH,
                     memory->deferred_5_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

@@ -468,6 +468,12 @@ int CELLGEN_NAME(cfc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH, int64
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- cfc_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -555,24 +561,43 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 1 * width, tile + 1 * width, slots * width, 1);
-            /* tanh_tanh_pre = tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3)
-             * q = 1.7159 * tanh_tanh_pre */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *b_bb_row = b_bb_rows + first;
-                const real *x_w_bb_row = tile + (row - top) * slots * width + 0 * width;
-                const real *h_prev_w_bb_row = tile + (row - top) * slots * width + 1 * width;
-                real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nM + first;
-                real *q_row = q_rows + row * nM + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real b_bb = b_bb_row[unit];
-                    const real x_w_bb = x_w_bb_row[unit];
-                    const real h_prev_w_bb = h_prev_w_bb_row[unit];
-                    const real tanh_tanh_pre = cg_tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3);
-                    tanh_tanh_pre_row[unit] = tanh_tanh_pre;
-                    q_row[unit] = (real)1.7159 * tanh_tanh_pre;
+            if (units == width) { /* a whole block: its width is known */
+                /* tanh_tanh_pre = tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3)
+                 * q = 1.7159 * tanh_tanh_pre */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *b_bb_row = b_bb_rows + first;
+                    const real *x_w_bb_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_prev_w_bb_row = tile + (row - top) * slots * width + 1 * width;
+                    real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nM + first;
+                    real *q_row = q_rows + row * nM + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real b_bb = b_bb_row[unit];
+                        const real x_w_bb = x_w_bb_row[unit];
+                        const real h_prev_w_bb = h_prev_w_bb_row[unit];
+                        const real tanh_tanh_pre = cg_tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3);
+                        tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+                        q_row[unit] = (real)1.7159 * tanh_tanh_pre;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *b_bb_row = b_bb_rows + first;
+                    const real *x_w_bb_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_prev_w_bb_row = tile + (row - top) * slots * width + 1 * width;
+                    real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nM + first;
+                    real *q_row = q_rows + row * nM + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real b_bb = b_bb_row[unit];
+                        const real x_w_bb = x_w_bb_row[unit];
+                        const real h_prev_w_bb = h_prev_w_bb_row[unit];
+                        const real tanh_tanh_pre = cg_tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3);
+                        tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+                        q_row[unit] = (real)1.7159 * tanh_tanh_pre;
+                    }
+                }
+}
         }
     }
 }
@@ -641,41 +666,74 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 3 * vectors, nM, q_rows + top * (nM), nM,
                     memory->forward_2_panel_1 + panel * (nM) * 3 * width, tile + 0 * width, slots * width, 0);
-            /* f = b_f + q_w_f
-             * g = tanh(b_g + q_w_g)
-             * k = tanh(b_k + q_w_k)
-             * s = sigmoid(-ts * f)
-             * h = g * s + k * (1 - s) */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real ts = *(ts_rows + row * ts_stride);
-                const real *b_f_row = b_f_rows + first;
-                const real *b_g_row = b_g_rows + first;
-                const real *b_k_row = b_k_rows + first;
-                const real *q_w_f_row = tile + (row - top) * slots * width + 0 * width;
-                const real *q_w_g_row = tile + (row - top) * slots * width + 1 * width;
-                const real *q_w_k_row = tile + (row - top) * slots * width + 2 * width;
-                real *f_row = f_rows + row * nH + first;
-                real *g_row = g_rows + row * nH + first;
-                real *k_row = k_rows + row * nH + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real b_f = b_f_row[unit];
-                    const real b_g = b_g_row[unit];
-                    const real b_k = b_k_row[unit];
-                    const real q_w_f = q_w_f_row[unit];
-                    const real q_w_g = q_w_g_row[unit];
-                    const real q_w_k = q_w_k_row[unit];
-                    const real f = b_f + q_w_f;
-                    f_row[unit] = f;
-                    const real g = cg_tanh(b_g + q_w_g);
-                    g_row[unit] = g;
-                    const real k = cg_tanh(b_k + q_w_k);
-                    k_row[unit] = k;
-                    const real s = cg_sigmoid(-ts * f);
-                    h_row[unit] = g * s + k * (1 - s);
+            if (units == width) { /* a whole block: its width is known */
+                /* f = b_f + q_w_f
+                 * g = tanh(b_g + q_w_g)
+                 * k = tanh(b_k + q_w_k)
+                 * s = sigmoid(-ts * f)
+                 * h = g * s + k * (1 - s) */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real ts = *(ts_rows + row * ts_stride);
+                    const real *b_f_row = b_f_rows + first;
+                    const real *b_g_row = b_g_rows + first;
+                    const real *b_k_row = b_k_rows + first;
+                    const real *q_w_f_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *q_w_g_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *q_w_k_row = tile + (row - top) * slots * width + 2 * width;
+                    real *f_row = f_rows + row * nH + first;
+                    real *g_row = g_rows + row * nH + first;
+                    real *k_row = k_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real b_f = b_f_row[unit];
+                        const real b_g = b_g_row[unit];
+                        const real b_k = b_k_row[unit];
+                        const real q_w_f = q_w_f_row[unit];
+                        const real q_w_g = q_w_g_row[unit];
+                        const real q_w_k = q_w_k_row[unit];
+                        const real f = b_f + q_w_f;
+                        f_row[unit] = f;
+                        const real g = cg_tanh(b_g + q_w_g);
+                        g_row[unit] = g;
+                        const real k = cg_tanh(b_k + q_w_k);
+                        k_row[unit] = k;
+                        const real s = cg_sigmoid(-ts * f);
+                        h_row[unit] = g * s + k * (1 - s);
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real ts = *(ts_rows + row * ts_stride);
+                    const real *b_f_row = b_f_rows + first;
+                    const real *b_g_row = b_g_rows + first;
+                    const real *b_k_row = b_k_rows + first;
+                    const real *q_w_f_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *q_w_g_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *q_w_k_row = tile + (row - top) * slots * width + 2 * width;
+                    real *f_row = f_rows + row * nH + first;
+                    real *g_row = g_rows + row * nH + first;
+                    real *k_row = k_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real b_f = b_f_row[unit];
+                        const real b_g = b_g_row[unit];
+                        const real b_k = b_k_row[unit];
+                        const real q_w_f = q_w_f_row[unit];
+                        const real q_w_g = q_w_g_row[unit];
+                        const real q_w_k = q_w_k_row[unit];
+                        const real f = b_f + q_w_f;
+                        f_row[unit] = f;
+                        const real g = cg_tanh(b_g + q_w_g);
+                        g_row[unit] = g;
+                        const real k = cg_tanh(b_k + q_w_k);
+                        k_row[unit] = k;
+                        const real s = cg_sigmoid(-ts * f);
+                        h_row[unit] = g * s + k * (1 - s);
+                    }
+                }
+}
         }
     }
 }
@@ -1058,24 +1116,42 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
                     memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_f_rows + top * (nH), nH,
                     memory->reverse_2_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_tanh_tanh_pre = 1.7159 * d_q
-             * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
-             * d_h_prev_w_bb = 2 * d_tanh_pre / 3 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_q_row = tile + (row - top) * slots * width + 0 * width;
-                const real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nM + first;
-                real *d_tanh_pre_row = d_tanh_pre_rows + row * nM + first;
-                real *d_h_prev_w_bb_row = d_h_prev_w_bb_rows + row * nM + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_q = d_q_row[unit];
-                    const real tanh_tanh_pre = tanh_tanh_pre_row[unit];
-                    const real d_tanh_tanh_pre = (real)1.7159 * d_q;
-                    const real d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
-                    d_tanh_pre_row[unit] = d_tanh_pre;
-                    d_h_prev_w_bb_row[unit] = 2 * d_tanh_pre / 3;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_tanh_tanh_pre = 1.7159 * d_q
+                 * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
+                 * d_h_prev_w_bb = 2 * d_tanh_pre / 3 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_q_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nM + first;
+                    real *d_tanh_pre_row = d_tanh_pre_rows + row * nM + first;
+                    real *d_h_prev_w_bb_row = d_h_prev_w_bb_rows + row * nM + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_q = d_q_row[unit];
+                        const real tanh_tanh_pre = tanh_tanh_pre_row[unit];
+                        const real d_tanh_tanh_pre = (real)1.7159 * d_q;
+                        const real d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
+                        d_tanh_pre_row[unit] = d_tanh_pre;
+                        d_h_prev_w_bb_row[unit] = 2 * d_tanh_pre / 3;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_q_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nM + first;
+                    real *d_tanh_pre_row = d_tanh_pre_rows + row * nM + first;
+                    real *d_h_prev_w_bb_row = d_h_prev_w_bb_rows + row * nM + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_q = d_q_row[unit];
+                        const real tanh_tanh_pre = tanh_tanh_pre_row[unit];
+                        const real d_tanh_tanh_pre = (real)1.7159 * d_q;
+                        const real d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
+                        d_tanh_pre_row[unit] = d_tanh_pre;
+                        d_h_prev_w_bb_row[unit] = 2 * d_tanh_pre / 3;
+                    }
+                }
+}
         }
     }
 }
@@ -1110,15 +1186,26 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nM, d_h_prev_w_bb_rows + top * (nM), nM,
                     memory->reverse_3_panel_1 + panel * (nM) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_h_prev = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_h_prev_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_h_prev_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_h_prev_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }
@@ -1349,15 +1436,26 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nM, d_b_bb_terms_rows + top * (nM), nM,
                     memory->deferred_8_panel_1 + panel * (nM) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

@@ -370,6 +370,12 @@ int CELLGEN_NAME(cifg_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- cifg_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -468,44 +474,80 @@ static void CELLGEN_NAME(cifg_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 3 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 3 * width, tile + 0 * width, slots * width, 1);
-            /* f = sigmoid(b_f + x_w_f_h_prev)
-             * g = tanh(b_g + x_w_g_h_prev)
-             * o = sigmoid(b_o + x_w_o_h_prev)
-             * c = c_prev * f + (1 - f) * g
-             * h = o * tanh(c) */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                const real *b_f_row = b_f_rows + first;
-                const real *b_g_row = b_g_rows + first;
-                const real *b_o_row = b_o_rows + first;
-                const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 0 * width;
-                const real *x_w_g_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                const real *x_w_o_h_prev_row = tile + (row - top) * slots * width + 2 * width;
-                real *f_row = f_rows + row * nH + first;
-                real *g_row = g_rows + row * nH + first;
-                real *o_row = o_rows + row * nH + first;
-                real *c_row = c_rows + row * c_stride + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real c_prev = c_prev_row[unit];
-                    const real b_f = b_f_row[unit];
-                    const real b_g = b_g_row[unit];
-                    const real b_o = b_o_row[unit];
-                    const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
-                    const real x_w_g_h_prev = x_w_g_h_prev_row[unit];
-                    const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
-                    const real f = cg_sigmoid(b_f + x_w_f_h_prev);
-                    f_row[unit] = f;
-                    const real g = cg_tanh(b_g + x_w_g_h_prev);
-                    g_row[unit] = g;
-                    const real o = cg_sigmoid(b_o + x_w_o_h_prev);
-                    o_row[unit] = o;
-                    const real c = c_prev * f + (1 - f) * g;
-                    c_row[unit] = c;
-                    h_row[unit] = o * cg_tanh(c);
+            if (units == width) { /* a whole block: its width is known */
+                /* f = sigmoid(b_f + x_w_f_h_prev)
+                 * g = tanh(b_g + x_w_g_h_prev)
+                 * o = sigmoid(b_o + x_w_o_h_prev)
+                 * c = c_prev * f + (1 - f) * g
+                 * h = o * tanh(c) */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *b_f_row = b_f_rows + first;
+                    const real *b_g_row = b_g_rows + first;
+                    const real *b_o_row = b_o_rows + first;
+                    const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_g_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_o_h_prev_row = tile + (row - top) * slots * width + 2 * width;
+                    real *f_row = f_rows + row * nH + first;
+                    real *g_row = g_rows + row * nH + first;
+                    real *o_row = o_rows + row * nH + first;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real c_prev = c_prev_row[unit];
+                        const real b_f = b_f_row[unit];
+                        const real b_g = b_g_row[unit];
+                        const real b_o = b_o_row[unit];
+                        const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
+                        const real x_w_g_h_prev = x_w_g_h_prev_row[unit];
+                        const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
+                        const real f = cg_sigmoid(b_f + x_w_f_h_prev);
+                        f_row[unit] = f;
+                        const real g = cg_tanh(b_g + x_w_g_h_prev);
+                        g_row[unit] = g;
+                        const real o = cg_sigmoid(b_o + x_w_o_h_prev);
+                        o_row[unit] = o;
+                        const real c = c_prev * f + (1 - f) * g;
+                        c_row[unit] = c;
+                        h_row[unit] = o * cg_tanh(c);
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *b_f_row = b_f_rows + first;
+                    const real *b_g_row = b_g_rows + first;
+                    const real *b_o_row = b_o_rows + first;
+                    const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_g_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_o_h_prev_row = tile + (row - top) * slots * width + 2 * width;
+                    real *f_row = f_rows + row * nH + first;
+                    real *g_row = g_rows + row * nH + first;
+                    real *o_row = o_rows + row * nH + first;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real c_prev = c_prev_row[unit];
+                        const real b_f = b_f_row[unit];
+                        const real b_g = b_g_row[unit];
+                        const real b_o = b_o_row[unit];
+                        const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
+                        const real x_w_g_h_prev = x_w_g_h_prev_row[unit];
+                        const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
+                        const real f = cg_sigmoid(b_f + x_w_f_h_prev);
+                        f_row[unit] = f;
+                        const real g = cg_tanh(b_g + x_w_g_h_prev);
+                        g_row[unit] = g;
+                        const real o = cg_sigmoid(b_o + x_w_o_h_prev);
+                        o_row[unit] = o;
+                        const real c = c_prev * f + (1 - f) * g;
+                        c_row[unit] = c;
+                        h_row[unit] = o * cg_tanh(c);
+                    }
+                }
+}
         }
     }
 }
@@ -929,15 +971,26 @@ static void CELLGEN_NAME(cifg_sequence_backward_reverse_2)(
                     memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
                     memory->reverse_2_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_h_prev = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_h_prev_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_h_prev_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_h_prev_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }
@@ -1145,15 +1198,26 @@ static void CELLGEN_NAME(cifg_sequence_backward_deferred_8)(
                     memory->deferred_8_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
                     memory->deferred_8_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

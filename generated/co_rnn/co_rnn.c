@@ -274,6 +274,12 @@ int CELLGEN_NAME(co_rnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- co_rnn_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -366,30 +372,54 @@ static void CELLGEN_NAME(co_rnn_sequence_forward_forward_1)(
                     memory->forward_1_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, z_prev_rows + top * (z_prev_stride), z_prev_stride,
                     memory->forward_1_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* force = tanh(b + x_u_y_prev_z_prev)
-             * z = (force - y_prev * gam - z_prev * eps) * dt + z_prev
-             * y = y_prev + dt * z */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *y_prev_row = y_prev_rows + row * y_prev_stride + first;
-                const real *z_prev_row = z_prev_rows + row * z_prev_stride + first;
-                const real *b_row = b_rows + first;
-                const real *x_u_y_prev_z_prev_row = tile + (row - top) * slots * width + 0 * width;
-                real *force_row = force_rows + row * nH + first;
-                real *z_row = z_rows + row * z_stride + first;
-                real *y_row = y_rows + row * y_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real y_prev = y_prev_row[unit];
-                    const real z_prev = z_prev_row[unit];
-                    const real b = b_row[unit];
-                    const real x_u_y_prev_z_prev = x_u_y_prev_z_prev_row[unit];
-                    const real force = cg_tanh(b + x_u_y_prev_z_prev);
-                    force_row[unit] = force;
-                    const real z = (force - y_prev * gam - z_prev * eps) * dt + z_prev;
-                    z_row[unit] = z;
-                    y_row[unit] = y_prev + dt * z;
+            if (units == width) { /* a whole block: its width is known */
+                /* force = tanh(b + x_u_y_prev_z_prev)
+                 * z = (force - y_prev * gam - z_prev * eps) * dt + z_prev
+                 * y = y_prev + dt * z */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *y_prev_row = y_prev_rows + row * y_prev_stride + first;
+                    const real *z_prev_row = z_prev_rows + row * z_prev_stride + first;
+                    const real *b_row = b_rows + first;
+                    const real *x_u_y_prev_z_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    real *force_row = force_rows + row * nH + first;
+                    real *z_row = z_rows + row * z_stride + first;
+                    real *y_row = y_rows + row * y_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real y_prev = y_prev_row[unit];
+                        const real z_prev = z_prev_row[unit];
+                        const real b = b_row[unit];
+                        const real x_u_y_prev_z_prev = x_u_y_prev_z_prev_row[unit];
+                        const real force = cg_tanh(b + x_u_y_prev_z_prev);
+                        force_row[unit] = force;
+                        const real z = (force - y_prev * gam - z_prev * eps) * dt + z_prev;
+                        z_row[unit] = z;
+                        y_row[unit] = y_prev + dt * z;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *y_prev_row = y_prev_rows + row * y_prev_stride + first;
+                    const real *z_prev_row = z_prev_rows + row * z_prev_stride + first;
+                    const real *b_row = b_rows + first;
+                    const real *x_u_y_prev_z_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    real *force_row = force_rows + row * nH + first;
+                    real *z_row = z_rows + row * z_stride + first;
+                    real *y_row = y_rows + row * y_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real y_prev = y_prev_row[unit];
+                        const real z_prev = z_prev_row[unit];
+                        const real b = b_row[unit];
+                        const real x_u_y_prev_z_prev = x_u_y_prev_z_prev_row[unit];
+                        const real force = cg_tanh(b + x_u_y_prev_z_prev);
+                        force_row[unit] = force;
+                        const real z = (force - y_prev * gam - z_prev * eps) * dt + z_prev;
+                        z_row[unit] = z;
+                        y_row[unit] = y_prev + dt * z;
+                    }
+                }
+}
         }
     }
 }
@@ -765,25 +795,45 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_reverse_2)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 2 * vectors, nH, d_force_pre_rows + top * (nH), nH,
                     memory->reverse_2_panel_1 + panel * (nH) * 2 * width, tile + 0 * width, slots * width, 0);
-            /* d_z_prev = d_z_total * (1 - dt * eps) + d_z_prev_1
-             * d_y_prev = d_y_in + d_y_prev_1 - d_z_total * dt * gam */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_y_in_row = d_y_in_rows + row * nH + first;
-                const real *d_z_total_row = d_z_total_rows + row * nH + first;
-                const real *d_z_prev_1_row = tile + (row - top) * slots * width + 0 * width;
-                const real *d_y_prev_1_row = tile + (row - top) * slots * width + 1 * width;
-                real *d_z_prev_row = d_z_prev_rows + row * nH + first;
-                real *d_y_prev_row = d_y_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_y_in = d_y_in_row[unit];
-                    const real d_z_total = d_z_total_row[unit];
-                    const real d_z_prev_1 = d_z_prev_1_row[unit];
-                    const real d_y_prev_1 = d_y_prev_1_row[unit];
-                    d_z_prev_row[unit] = d_z_total * (1 - dt * eps) + d_z_prev_1;
-                    d_y_prev_row[unit] = d_y_in + d_y_prev_1 - d_z_total * dt * gam;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_z_prev = d_z_total * (1 - dt * eps) + d_z_prev_1
+                 * d_y_prev = d_y_in + d_y_prev_1 - d_z_total * dt * gam */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_y_in_row = d_y_in_rows + row * nH + first;
+                    const real *d_z_total_row = d_z_total_rows + row * nH + first;
+                    const real *d_z_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *d_y_prev_1_row = tile + (row - top) * slots * width + 1 * width;
+                    real *d_z_prev_row = d_z_prev_rows + row * nH + first;
+                    real *d_y_prev_row = d_y_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_y_in = d_y_in_row[unit];
+                        const real d_z_total = d_z_total_row[unit];
+                        const real d_z_prev_1 = d_z_prev_1_row[unit];
+                        const real d_y_prev_1 = d_y_prev_1_row[unit];
+                        d_z_prev_row[unit] = d_z_total * (1 - dt * eps) + d_z_prev_1;
+                        d_y_prev_row[unit] = d_y_in + d_y_prev_1 - d_z_total * dt * gam;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_y_in_row = d_y_in_rows + row * nH + first;
+                    const real *d_z_total_row = d_z_total_rows + row * nH + first;
+                    const real *d_z_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *d_y_prev_1_row = tile + (row - top) * slots * width + 1 * width;
+                    real *d_z_prev_row = d_z_prev_rows + row * nH + first;
+                    real *d_y_prev_row = d_y_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_y_in = d_y_in_row[unit];
+                        const real d_z_total = d_z_total_row[unit];
+                        const real d_z_prev_1 = d_z_prev_1_row[unit];
+                        const real d_y_prev_1 = d_y_prev_1_row[unit];
+                        d_z_prev_row[unit] = d_z_total * (1 - dt * eps) + d_z_prev_1;
+                        d_y_prev_row[unit] = d_y_in + d_y_prev_1 - d_z_total * dt * gam;
+                    }
+                }
+}
         }
     }
 }
@@ -906,15 +956,26 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_5)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_force_pre_rows + top * (nH), nH,
                     memory->deferred_5_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

@@ -173,6 +173,12 @@ int CELLGEN_NAME(elman_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- elman_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -247,20 +253,35 @@ static void CELLGEN_NAME(elman_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* h_bar = b + x_w_h_prev
-             * h = tanh(h_bar) */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *b_row = b_rows + first;
-                const real *x_w_h_prev_row = tile + (row - top) * slots * width + 0 * width;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real b = b_row[unit];
-                    const real x_w_h_prev = x_w_h_prev_row[unit];
-                    const real h_bar = b + x_w_h_prev;
-                    h_row[unit] = cg_tanh(h_bar);
+            if (units == width) { /* a whole block: its width is known */
+                /* h_bar = b + x_w_h_prev
+                 * h = tanh(h_bar) */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *b_row = b_rows + first;
+                    const real *x_w_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real b = b_row[unit];
+                        const real x_w_h_prev = x_w_h_prev_row[unit];
+                        const real h_bar = b + x_w_h_prev;
+                        h_row[unit] = cg_tanh(h_bar);
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *b_row = b_rows + first;
+                    const real *x_w_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real b = b_row[unit];
+                        const real x_w_h_prev = x_w_h_prev_row[unit];
+                        const real h_bar = b + x_w_h_prev;
+                        h_row[unit] = cg_tanh(h_bar);
+                    }
+                }
+}
         }
     }
 }
@@ -572,15 +593,26 @@ static void CELLGEN_NAME(elman_sequence_backward_reverse_2)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_h_bar_rows + top * (nH), nH,
                     memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_h_prev = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_h_prev_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_h_prev_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_h_prev_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }
@@ -682,15 +714,26 @@ static void CELLGEN_NAME(elman_sequence_backward_deferred_4)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_h_bar_rows + top * (nH), nH,
                     memory->deferred_4_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

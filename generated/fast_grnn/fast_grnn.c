@@ -400,6 +400,12 @@ int CELLGEN_NAME(fast_grnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- fast_grnn_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -481,37 +487,70 @@ static void CELLGEN_NAME(fast_grnn_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* s = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *s_row_0 = s_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    s_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* s = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *s_row_0 = s_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        s_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
-            /* z = sigmoid(b_z + s)
-             * h_bar = tanh(b_h + s)
-             * h = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *b_z_row = b_z_rows + first;
-                const real *b_h_row = b_h_rows + first;
-                const real *s_row = tile + (row - top) * slots * width + 0 * width;
-                const real sigmoid_zeta = *(sigmoid_zeta_rows);
-                const real sigmoid_nu = *(sigmoid_nu_rows);
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real h_prev = h_prev_row[unit];
-                    const real b_z = b_z_row[unit];
-                    const real b_h = b_h_row[unit];
-                    const real s = s_row[unit];
-                    const real z = cg_sigmoid(b_z + s);
-                    const real h_bar = cg_tanh(b_h + s);
-                    h_row[unit] = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar;
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *s_row_0 = s_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        s_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+}
+            if (units == width) { /* a whole block: its width is known */
+                /* z = sigmoid(b_z + s)
+                 * h_bar = tanh(b_h + s)
+                 * h = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_z_row = b_z_rows + first;
+                    const real *b_h_row = b_h_rows + first;
+                    const real *s_row = tile + (row - top) * slots * width + 0 * width;
+                    const real sigmoid_zeta = *(sigmoid_zeta_rows);
+                    const real sigmoid_nu = *(sigmoid_nu_rows);
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_z = b_z_row[unit];
+                        const real b_h = b_h_row[unit];
+                        const real s = s_row[unit];
+                        const real z = cg_sigmoid(b_z + s);
+                        const real h_bar = cg_tanh(b_h + s);
+                        h_row[unit] = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar;
+                    }
+                }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_z_row = b_z_rows + first;
+                    const real *b_h_row = b_h_rows + first;
+                    const real *s_row = tile + (row - top) * slots * width + 0 * width;
+                    const real sigmoid_zeta = *(sigmoid_zeta_rows);
+                    const real sigmoid_nu = *(sigmoid_nu_rows);
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_z = b_z_row[unit];
+                        const real b_h = b_h_row[unit];
+                        const real s = s_row[unit];
+                        const real z = cg_sigmoid(b_z + s);
+                        const real h_bar = cg_tanh(b_h + s);
+                        h_row[unit] = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar;
+                    }
+                }
+}
         }
     }
 }
@@ -903,20 +942,36 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_s_rows + top * (nH), nH,
                     memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_h_prev = d_h_in * z + d_h_prev_1 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
-                const real *z_row = z_rows + row * nH + first;
-                real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h_in = d_h_in_row[unit];
-                    const real d_h_prev_1 = d_h_prev_1_row[unit];
-                    const real z = z_row[unit];
-                    d_h_prev_row[unit] = d_h_in * z + d_h_prev_1;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = d_h_in * z + d_h_prev_1 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *z_row = z_rows + row * nH + first;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_prev_1 = d_h_prev_1_row[unit];
+                        const real z = z_row[unit];
+                        d_h_prev_row[unit] = d_h_in * z + d_h_prev_1;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *z_row = z_rows + row * nH + first;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_prev_1 = d_h_prev_1_row[unit];
+                        const real z = z_row[unit];
+                        d_h_prev_row[unit] = d_h_in * z + d_h_prev_1;
+                    }
+                }
+}
         }
     }
 }
@@ -1051,15 +1106,26 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_deferred_4)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_s_rows + top * (nH), nH,
                     memory->deferred_4_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

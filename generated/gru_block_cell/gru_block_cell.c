@@ -345,6 +345,12 @@ int CELLGEN_NAME(gru_block_cell_weight_gradients)(int64_t nB, int64_t nI, int64_
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- gru_block_cell_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -436,31 +442,56 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 2 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 2 * width, tile + 0 * width, slots * width, 1);
-            /* r = sigmoid(b_ru_0 + x_w_ru_h_prev_0)
-             * u = sigmoid(b_ru_1 + x_w_ru_h_prev_1)
-             * h_prev_r = h_prev * r */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *b_ru_0_row = b_ru_rows + first;
-                const real *b_ru_1_row = b_ru_rows + nH + first;
-                const real *x_w_ru_h_prev_0_row = tile + (row - top) * slots * width + 0 * width;
-                const real *x_w_ru_h_prev_1_row = tile + (row - top) * slots * width + 1 * width;
-                real *r_row = r_rows + row * r_stride + first;
-                real *u_row = u_rows + row * u_stride + first;
-                real *h_prev_r_row = h_prev_r_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real h_prev = h_prev_row[unit];
-                    const real b_ru_0 = b_ru_0_row[unit];
-                    const real b_ru_1 = b_ru_1_row[unit];
-                    const real x_w_ru_h_prev_0 = x_w_ru_h_prev_0_row[unit];
-                    const real x_w_ru_h_prev_1 = x_w_ru_h_prev_1_row[unit];
-                    const real r = cg_sigmoid(b_ru_0 + x_w_ru_h_prev_0);
-                    r_row[unit] = r;
-                    u_row[unit] = cg_sigmoid(b_ru_1 + x_w_ru_h_prev_1);
-                    h_prev_r_row[unit] = h_prev * r;
+            if (units == width) { /* a whole block: its width is known */
+                /* r = sigmoid(b_ru_0 + x_w_ru_h_prev_0)
+                 * u = sigmoid(b_ru_1 + x_w_ru_h_prev_1)
+                 * h_prev_r = h_prev * r */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_ru_0_row = b_ru_rows + first;
+                    const real *b_ru_1_row = b_ru_rows + nH + first;
+                    const real *x_w_ru_h_prev_0_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_ru_h_prev_1_row = tile + (row - top) * slots * width + 1 * width;
+                    real *r_row = r_rows + row * r_stride + first;
+                    real *u_row = u_rows + row * u_stride + first;
+                    real *h_prev_r_row = h_prev_r_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_ru_0 = b_ru_0_row[unit];
+                        const real b_ru_1 = b_ru_1_row[unit];
+                        const real x_w_ru_h_prev_0 = x_w_ru_h_prev_0_row[unit];
+                        const real x_w_ru_h_prev_1 = x_w_ru_h_prev_1_row[unit];
+                        const real r = cg_sigmoid(b_ru_0 + x_w_ru_h_prev_0);
+                        r_row[unit] = r;
+                        u_row[unit] = cg_sigmoid(b_ru_1 + x_w_ru_h_prev_1);
+                        h_prev_r_row[unit] = h_prev * r;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_ru_0_row = b_ru_rows + first;
+                    const real *b_ru_1_row = b_ru_rows + nH + first;
+                    const real *x_w_ru_h_prev_0_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_ru_h_prev_1_row = tile + (row - top) * slots * width + 1 * width;
+                    real *r_row = r_rows + row * r_stride + first;
+                    real *u_row = u_rows + row * u_stride + first;
+                    real *h_prev_r_row = h_prev_r_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_ru_0 = b_ru_0_row[unit];
+                        const real b_ru_1 = b_ru_1_row[unit];
+                        const real x_w_ru_h_prev_0 = x_w_ru_h_prev_0_row[unit];
+                        const real x_w_ru_h_prev_1 = x_w_ru_h_prev_1_row[unit];
+                        const real r = cg_sigmoid(b_ru_0 + x_w_ru_h_prev_0);
+                        r_row[unit] = r;
+                        u_row[unit] = cg_sigmoid(b_ru_1 + x_w_ru_h_prev_1);
+                        h_prev_r_row[unit] = h_prev * r;
+                    }
+                }
+}
         }
     }
 }
@@ -535,28 +566,50 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(
                     memory->forward_2_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, h_prev_r_rows + top * (nH), nH,
                     memory->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* c_bar = b_c + x_w_c_h_prev_r
-             * c = tanh(c_bar)
-             * h = h_prev * u + (1 - u) * c */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *b_c_row = b_c_rows + first;
-                const real *u_row = u_rows + row * u_stride + first;
-                const real *x_w_c_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
-                real *c_row = c_rows + row * c_stride + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real h_prev = h_prev_row[unit];
-                    const real b_c = b_c_row[unit];
-                    const real u = u_row[unit];
-                    const real x_w_c_h_prev_r = x_w_c_h_prev_r_row[unit];
-                    const real c_bar = b_c + x_w_c_h_prev_r;
-                    const real c = cg_tanh(c_bar);
-                    c_row[unit] = c;
-                    h_row[unit] = h_prev * u + (1 - u) * c;
+            if (units == width) { /* a whole block: its width is known */
+                /* c_bar = b_c + x_w_c_h_prev_r
+                 * c = tanh(c_bar)
+                 * h = h_prev * u + (1 - u) * c */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_c_row = b_c_rows + first;
+                    const real *u_row = u_rows + row * u_stride + first;
+                    const real *x_w_c_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_c = b_c_row[unit];
+                        const real u = u_row[unit];
+                        const real x_w_c_h_prev_r = x_w_c_h_prev_r_row[unit];
+                        const real c_bar = b_c + x_w_c_h_prev_r;
+                        const real c = cg_tanh(c_bar);
+                        c_row[unit] = c;
+                        h_row[unit] = h_prev * u + (1 - u) * c;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_c_row = b_c_rows + first;
+                    const real *u_row = u_rows + row * u_stride + first;
+                    const real *x_w_c_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_c = b_c_row[unit];
+                        const real u = u_row[unit];
+                        const real x_w_c_h_prev_r = x_w_c_h_prev_r_row[unit];
+                        const real c_bar = b_c + x_w_c_h_prev_r;
+                        const real c = cg_tanh(c_bar);
+                        c_row[unit] = c;
+                        h_row[unit] = h_prev * u + (1 - u) * c;
+                    }
+                }
+}
         }
     }
 }
@@ -960,33 +1013,63 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_c_bar_rows + top * (nH), nH,
                     memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_h_prev_r = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_h_prev_r_row_0 = d_h_prev_r_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_h_prev_r_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev_r = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_r_row_0 = d_h_prev_r_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_h_prev_r_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
-            /* d_r_total = d_r + d_h_prev_r * h_prev
-             * d_r_bar_u_bar_0 = d_r_total * (1 - r) * r */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_r_row = d_r_rows + row * d_r_stride + first;
-                const real *d_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *r_row = r_rows + row * r_stride + first;
-                real *d_r_bar_u_bar_0_row = d_r_bar_u_bar_rows + row * (2 * nH) + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_r = d_r_row[unit];
-                    const real d_h_prev_r = d_h_prev_r_row[unit];
-                    const real h_prev = h_prev_row[unit];
-                    const real r = r_row[unit];
-                    const real d_r_total = d_r + d_h_prev_r * h_prev;
-                    d_r_bar_u_bar_0_row[unit] = d_r_total * (1 - r) * r;
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_r_row_0 = d_h_prev_r_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_h_prev_r_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+}
+            if (units == width) { /* a whole block: its width is known */
+                /* d_r_total = d_r + d_h_prev_r * h_prev
+                 * d_r_bar_u_bar_0 = d_r_total * (1 - r) * r */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_r_row = d_r_rows + row * d_r_stride + first;
+                    const real *d_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *r_row = r_rows + row * r_stride + first;
+                    real *d_r_bar_u_bar_0_row = d_r_bar_u_bar_rows + row * (2 * nH) + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_r = d_r_row[unit];
+                        const real d_h_prev_r = d_h_prev_r_row[unit];
+                        const real h_prev = h_prev_row[unit];
+                        const real r = r_row[unit];
+                        const real d_r_total = d_r + d_h_prev_r * h_prev;
+                        d_r_bar_u_bar_0_row[unit] = d_r_total * (1 - r) * r;
+                    }
+                }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_r_row = d_r_rows + row * d_r_stride + first;
+                    const real *d_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *r_row = r_rows + row * r_stride + first;
+                    real *d_r_bar_u_bar_0_row = d_r_bar_u_bar_rows + row * (2 * nH) + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_r = d_r_row[unit];
+                        const real d_h_prev_r = d_h_prev_r_row[unit];
+                        const real h_prev = h_prev_row[unit];
+                        const real r = r_row[unit];
+                        const real d_r_total = d_r + d_h_prev_r * h_prev;
+                        d_r_bar_u_bar_0_row[unit] = d_r_total * (1 - r) * r;
+                    }
+                }
+}
         }
     }
 }
@@ -1026,24 +1109,44 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, 2 * nH, d_r_bar_u_bar_rows + top * ((2 * nH)), (2 * nH),
                     memory->reverse_3_panel_1 + panel * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_h_prev = d_h_in * u + d_h_prev_r * r + d_h_prev_1 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH + first;
-                const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
-                const real *r_row = r_rows + row * r_stride + first;
-                const real *u_row = u_rows + row * u_stride + first;
-                real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h_in = d_h_in_row[unit];
-                    const real d_h_prev_r = d_h_prev_r_row[unit];
-                    const real d_h_prev_1 = d_h_prev_1_row[unit];
-                    const real r = r_row[unit];
-                    const real u = u_row[unit];
-                    d_h_prev_row[unit] = d_h_in * u + d_h_prev_r * r + d_h_prev_1;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = d_h_in * u + d_h_prev_r * r + d_h_prev_1 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH + first;
+                    const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *r_row = r_rows + row * r_stride + first;
+                    const real *u_row = u_rows + row * u_stride + first;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_prev_r = d_h_prev_r_row[unit];
+                        const real d_h_prev_1 = d_h_prev_1_row[unit];
+                        const real r = r_row[unit];
+                        const real u = u_row[unit];
+                        d_h_prev_row[unit] = d_h_in * u + d_h_prev_r * r + d_h_prev_1;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH + first;
+                    const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *r_row = r_rows + row * r_stride + first;
+                    const real *u_row = u_rows + row * u_stride + first;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_prev_r = d_h_prev_r_row[unit];
+                        const real d_h_prev_1 = d_h_prev_1_row[unit];
+                        const real r = r_row[unit];
+                        const real u = u_row[unit];
+                        d_h_prev_row[unit] = d_h_in * u + d_h_prev_r * r + d_h_prev_1;
+                    }
+                }
+}
         }
     }
 }
@@ -1228,15 +1331,26 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
                     memory->deferred_7_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, 2 * nH, d_r_bar_u_bar_rows + top * ((2 * nH)), (2 * nH),
                     memory->deferred_7_panel_2 + panel * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

@@ -476,6 +476,12 @@ int CELLGEN_NAME(gru_reset_before_weight_gradients)(int64_t nB, int64_t nI, int6
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- gru_reset_before_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -563,35 +569,62 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 2 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 2 * width, tile + 0 * width, slots * width, 1);
-            /* z_bar = b_z + x_w_z_h_prev
-             * r_bar = b_r + x_w_r_h_prev
-             * z = sigmoid(z_bar)
-             * r = sigmoid(r_bar)
-             * h_prev_r = h_prev * r */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *b_z_row = b_z_rows + first;
-                const real *b_r_row = b_r_rows + first;
-                const real *x_w_z_h_prev_row = tile + (row - top) * slots * width + 0 * width;
-                const real *x_w_r_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                real *z_row = z_rows + row * nH + first;
-                real *r_row = r_rows + row * nH + first;
-                real *h_prev_r_row = h_prev_r_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real h_prev = h_prev_row[unit];
-                    const real b_z = b_z_row[unit];
-                    const real b_r = b_r_row[unit];
-                    const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
-                    const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
-                    const real z_bar = b_z + x_w_z_h_prev;
-                    const real r_bar = b_r + x_w_r_h_prev;
-                    z_row[unit] = cg_sigmoid(z_bar);
-                    const real r = cg_sigmoid(r_bar);
-                    r_row[unit] = r;
-                    h_prev_r_row[unit] = h_prev * r;
+            if (units == width) { /* a whole block: its width is known */
+                /* z_bar = b_z + x_w_z_h_prev
+                 * r_bar = b_r + x_w_r_h_prev
+                 * z = sigmoid(z_bar)
+                 * r = sigmoid(r_bar)
+                 * h_prev_r = h_prev * r */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_z_row = b_z_rows + first;
+                    const real *b_r_row = b_r_rows + first;
+                    const real *x_w_z_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_r_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                    real *z_row = z_rows + row * nH + first;
+                    real *r_row = r_rows + row * nH + first;
+                    real *h_prev_r_row = h_prev_r_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_z = b_z_row[unit];
+                        const real b_r = b_r_row[unit];
+                        const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
+                        const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
+                        const real z_bar = b_z + x_w_z_h_prev;
+                        const real r_bar = b_r + x_w_r_h_prev;
+                        z_row[unit] = cg_sigmoid(z_bar);
+                        const real r = cg_sigmoid(r_bar);
+                        r_row[unit] = r;
+                        h_prev_r_row[unit] = h_prev * r;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_z_row = b_z_rows + first;
+                    const real *b_r_row = b_r_rows + first;
+                    const real *x_w_z_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_r_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                    real *z_row = z_rows + row * nH + first;
+                    real *r_row = r_rows + row * nH + first;
+                    real *h_prev_r_row = h_prev_r_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_z = b_z_row[unit];
+                        const real b_r = b_r_row[unit];
+                        const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
+                        const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
+                        const real z_bar = b_z + x_w_z_h_prev;
+                        const real r_bar = b_r + x_w_r_h_prev;
+                        z_row[unit] = cg_sigmoid(z_bar);
+                        const real r = cg_sigmoid(r_bar);
+                        r_row[unit] = r;
+                        h_prev_r_row[unit] = h_prev * r;
+                    }
+                }
+}
         }
     }
 }
@@ -664,28 +697,50 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2)(
                     memory->forward_2_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, h_prev_r_rows + top * (nH), nH,
                     memory->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* n_bar = b_n + x_w_n_h_prev_r
-             * n = tanh(n_bar)
-             * h = h_prev * z + (1 - z) * n */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *b_n_row = b_n_rows + first;
-                const real *z_row = z_rows + row * nH + first;
-                const real *x_w_n_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
-                real *n_row = n_rows + row * nH + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real h_prev = h_prev_row[unit];
-                    const real b_n = b_n_row[unit];
-                    const real z = z_row[unit];
-                    const real x_w_n_h_prev_r = x_w_n_h_prev_r_row[unit];
-                    const real n_bar = b_n + x_w_n_h_prev_r;
-                    const real n = cg_tanh(n_bar);
-                    n_row[unit] = n;
-                    h_row[unit] = h_prev * z + (1 - z) * n;
+            if (units == width) { /* a whole block: its width is known */
+                /* n_bar = b_n + x_w_n_h_prev_r
+                 * n = tanh(n_bar)
+                 * h = h_prev * z + (1 - z) * n */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_n_row = b_n_rows + first;
+                    const real *z_row = z_rows + row * nH + first;
+                    const real *x_w_n_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
+                    real *n_row = n_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_n = b_n_row[unit];
+                        const real z = z_row[unit];
+                        const real x_w_n_h_prev_r = x_w_n_h_prev_r_row[unit];
+                        const real n_bar = b_n + x_w_n_h_prev_r;
+                        const real n = cg_tanh(n_bar);
+                        n_row[unit] = n;
+                        h_row[unit] = h_prev * z + (1 - z) * n;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_n_row = b_n_rows + first;
+                    const real *z_row = z_rows + row * nH + first;
+                    const real *x_w_n_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
+                    real *n_row = n_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_n = b_n_row[unit];
+                        const real z = z_row[unit];
+                        const real x_w_n_h_prev_r = x_w_n_h_prev_r_row[unit];
+                        const real n_bar = b_n + x_w_n_h_prev_r;
+                        const real n = cg_tanh(n_bar);
+                        n_row[unit] = n;
+                        h_row[unit] = h_prev * z + (1 - z) * n;
+                    }
+                }
+}
         }
     }
 }
@@ -1059,31 +1114,59 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_n_bar_rows + top * (nH), nH,
                     memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_h_prev_r = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_h_prev_r_row_0 = d_h_prev_r_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_h_prev_r_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev_r = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_r_row_0 = d_h_prev_r_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_h_prev_r_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
-            /* d_r = d_h_prev_r * h_prev
-             * d_r_bar = d_r * (1 - r) * r */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *r_row = r_rows + row * nH + first;
-                real *d_r_bar_row = d_r_bar_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h_prev_r = d_h_prev_r_row[unit];
-                    const real h_prev = h_prev_row[unit];
-                    const real r = r_row[unit];
-                    const real d_r = d_h_prev_r * h_prev;
-                    d_r_bar_row[unit] = d_r * (1 - r) * r;
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_r_row_0 = d_h_prev_r_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_h_prev_r_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+}
+            if (units == width) { /* a whole block: its width is known */
+                /* d_r = d_h_prev_r * h_prev
+                 * d_r_bar = d_r * (1 - r) * r */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *r_row = r_rows + row * nH + first;
+                    real *d_r_bar_row = d_r_bar_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_prev_r = d_h_prev_r_row[unit];
+                        const real h_prev = h_prev_row[unit];
+                        const real r = r_row[unit];
+                        const real d_r = d_h_prev_r * h_prev;
+                        d_r_bar_row[unit] = d_r * (1 - r) * r;
+                    }
+                }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *r_row = r_rows + row * nH + first;
+                    real *d_r_bar_row = d_r_bar_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_prev_r = d_h_prev_r_row[unit];
+                        const real h_prev = h_prev_row[unit];
+                        const real r = r_row[unit];
+                        const real d_r = d_h_prev_r * h_prev;
+                        d_r_bar_row[unit] = d_r * (1 - r) * r;
+                    }
+                }
+}
         }
     }
 }
@@ -1126,24 +1209,44 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3)(
                     memory->reverse_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, d_z_bar_rows + top * (nH), nH,
                     memory->reverse_3_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_h_prev = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH + first;
-                const real *d_h_prev_1_d_z_bar_row = tile + (row - top) * slots * width + 0 * width;
-                const real *z_row = z_rows + row * nH + first;
-                const real *r_row = r_rows + row * nH + first;
-                real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h_in = d_h_in_row[unit];
-                    const real d_h_prev_r = d_h_prev_r_row[unit];
-                    const real d_h_prev_1_d_z_bar = d_h_prev_1_d_z_bar_row[unit];
-                    const real z = z_row[unit];
-                    const real r = r_row[unit];
-                    d_h_prev_row[unit] = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH + first;
+                    const real *d_h_prev_1_d_z_bar_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *z_row = z_rows + row * nH + first;
+                    const real *r_row = r_rows + row * nH + first;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_prev_r = d_h_prev_r_row[unit];
+                        const real d_h_prev_1_d_z_bar = d_h_prev_1_d_z_bar_row[unit];
+                        const real z = z_row[unit];
+                        const real r = r_row[unit];
+                        d_h_prev_row[unit] = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH + first;
+                    const real *d_h_prev_1_d_z_bar_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *z_row = z_rows + row * nH + first;
+                    const real *r_row = r_rows + row * nH + first;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_prev_r = d_h_prev_r_row[unit];
+                        const real d_h_prev_1_d_z_bar = d_h_prev_1_d_z_bar_row[unit];
+                        const real z = z_row[unit];
+                        const real r = r_row[unit];
+                        d_h_prev_row[unit] = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar;
+                    }
+                }
+}
         }
     }
 }
@@ -1361,15 +1464,26 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_8)(
                     memory->deferred_8_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_z_bar_rows + top * (nH), nH,
                     memory->deferred_8_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

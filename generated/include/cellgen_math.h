@@ -134,6 +134,9 @@ CELLGEN_MATH double cellgen_sigmoid_f64(double x)
     return (x < 0 ? e : 1.0) / (1.0 + e);
 }
 
+CELLGEN_MATH double cellgen_quick_tanh_f64(double x) { return cellgen_tanh_f64(x); }
+CELLGEN_MATH double cellgen_quick_sigmoid_f64(double x) { return cellgen_sigmoid_f64(x); }
+
 /* log(1 + e^x) = max(x, 0) + log(1 + e^-|x|) */
 CELLGEN_MATH double cellgen_softplus_f64(double x)
 {
@@ -164,6 +167,8 @@ CELLGEN_ROUNDED(sin)
 CELLGEN_ROUNDED(cos)
 CELLGEN_ROUNDED(erf)
 #undef CELLGEN_ROUNDED
+CELLGEN_MATH float cellgen_quick_tanh_f32(float x) { return cellgen_tanh_f32(x); }
+CELLGEN_MATH float cellgen_quick_sigmoid_f32(float x) { return cellgen_sigmoid_f32(x); }
 
 CELLGEN_MATH float cellgen_sqrt_f32(float x) { return sqrtf(x); } /* correctly rounded */
 CELLGEN_MATH float cellgen_pow_f32(float x, float y) { return (float)pow((double)x, (double)y); }
@@ -277,7 +282,7 @@ CELLGEN_MATH float cellgen_log_sigmoid_f32(float x) { return -cellgen_softplus_f
 
 /* tanh(x) = x A(x^2)/B(x^2), A of degree 3, B of degree 4, on |x| <= 8; error of the fit 1.5e-7
  * relative. 1 from 8 on, where tanh is 1 - 2.3e-7. At most 7.89 ulp. One division bounds both
- * forms: this one is 1.15 to 1.3 times as fast as the default. */
+ * forms: this one is 1.1 to 1.2 times as fast as those for time loops. */
 CELLGEN_MATH float cellgen_tanh_f32(float x)
 {
     const float a = fabsf(x);
@@ -369,6 +374,50 @@ CELLGEN_MATH float cellgen_sigmoid_f32(float x)
 }
 
 #endif /* CELLGEN_FAST_MATH */
+
+/* tanh and sigmoid for time loops, where they are up to a third of the work of small layers: the
+ * same, uncorrected, so that fewer operations wait for each other: 1.6 times as fast in a loop of
+ * five functions. At most 2.54 and 2.41 ulp, with fma or without. */
+#if defined(CELLGEN_FAST_MATH)
+CELLGEN_MATH float cellgen_quick_tanh_f32(float x) { return cellgen_tanh_f32(x); }
+CELLGEN_MATH float cellgen_quick_sigmoid_f32(float x) { return cellgen_sigmoid_f32(x); }
+#else
+CELLGEN_MATH float cellgen_quick_tanh_f32(float x)
+{
+    float a = fabsf(x);
+    a = a > 10.0f ? 10.0f : a;
+    const float sum = cellgen_madd_f32(a, 2.0f * CELLGEN_LOG2_E, CELLGEN_ROUND_TO_INTEGER);
+    const float n = sum - CELLGEN_ROUND_TO_INTEGER;
+#if CELLGEN_HAS_FMA
+    const float h = cellgen_madd_f32(n, -0.346573591f, a);
+#else
+    const float h = a - n * (0.5f * CELLGEN_LN2_HIGH) - n * (0.5f * CELLGEN_LN2_LOW);
+#endif
+    float p = 32.0f * 0.00138706702f;
+    p = cellgen_madd_f32(p, h, 16.0f * 0.00836626254f);
+    p = cellgen_madd_f32(p, h, 8.0f * 0.0416674353f);
+    p = cellgen_madd_f32(p, h, 4.0f * 0.166665465f);
+    p = cellgen_madd_f32(p, h, 2.0f * 0.49999997f);
+    const float q = cellgen_madd_f32(h * p, h, h);
+    const float scale = cellgen_power_of_two_f32(sum);
+    const float m = cellgen_madd_f32(scale, q, cellgen_madd_f32(scale, 0.5f, -0.5f));
+    return copysignf(m / (m + 1.0f), x);
+}
+
+/* 1/(1 + e) for x >= 0, e/(1 + e) for x < 0, e = e^-|x| = 2^n (1 + q): one bound, no overflow.
+ * Subnormal results are 0, since n = -127 scales by 0, or right. */
+CELLGEN_MATH float cellgen_quick_sigmoid_f32(float x)
+{
+    float a = fabsf(x);
+    a = a > 88.0f ? 88.0f : a;
+    const float sum = cellgen_madd_f32(a, -CELLGEN_LOG2_E, CELLGEN_ROUND_TO_INTEGER);
+    const float n = sum - CELLGEN_ROUND_TO_INTEGER;
+    const float q = cellgen_expm1_reduced_f32(cellgen_minus_n_ln2_f32(-a, n));
+    const float scale = cellgen_power_of_two_f32(sum);
+    const float e = cellgen_madd_f32(scale, q, scale);
+    return (x < 0 ? e : 1.0f) / (1.0f + e);
+}
+#endif
 
 /* ---------------------------------------------------------------------- float: logarithms
  *

@@ -44,6 +44,8 @@
 #undef cg_log1p
 #undef cg_tanh
 #undef cg_sigmoid
+#undef cg_quick_tanh
+#undef cg_quick_sigmoid
 #undef cg_softplus
 #undef cg_log_sigmoid
 #undef cg_sqrt
@@ -70,6 +72,8 @@
 #define cg_log1p CELLGEN_NAME(cellgen_log1p)
 #define cg_tanh CELLGEN_NAME(cellgen_tanh)
 #define cg_sigmoid CELLGEN_NAME(cellgen_sigmoid)
+#define cg_quick_tanh CELLGEN_NAME(cellgen_quick_tanh)
+#define cg_quick_sigmoid CELLGEN_NAME(cellgen_quick_sigmoid)
 #define cg_softplus CELLGEN_NAME(cellgen_softplus)
 #define cg_log_sigmoid CELLGEN_NAME(cellgen_log_sigmoid)
 #define cg_sqrt CELLGEN_NAME(cellgen_sqrt)

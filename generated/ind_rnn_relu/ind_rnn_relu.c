@@ -179,6 +179,12 @@ int CELLGEN_NAME(ind_rnn_relu_weight_gradients)(int64_t nB, int64_t nI, int64_t 
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- ind_rnn_relu_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -242,24 +248,43 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_forward_forward_1)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
                     memory->forward_1_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* h_bar = h_prev * u + b + x_w
-             * h = relu(h_bar) */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *u_row = u_rows + first;
-                const real *b_row = b_rows + first;
-                const real *x_w_row = tile + (row - top) * slots * width + 0 * width;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real h_prev = h_prev_row[unit];
-                    const real u = u_row[unit];
-                    const real b = b_row[unit];
-                    const real x_w = x_w_row[unit];
-                    const real h_bar = h_prev * u + b + x_w;
-                    h_row[unit] = cg_relu(h_bar);
+            if (units == width) { /* a whole block: its width is known */
+                /* h_bar = h_prev * u + b + x_w
+                 * h = relu(h_bar) */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *u_row = u_rows + first;
+                    const real *b_row = b_rows + first;
+                    const real *x_w_row = tile + (row - top) * slots * width + 0 * width;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real u = u_row[unit];
+                        const real b = b_row[unit];
+                        const real x_w = x_w_row[unit];
+                        const real h_bar = h_prev * u + b + x_w;
+                        h_row[unit] = cg_relu(h_bar);
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *u_row = u_rows + first;
+                    const real *b_row = b_rows + first;
+                    const real *x_w_row = tile + (row - top) * slots * width + 0 * width;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real u = u_row[unit];
+                        const real b = b_row[unit];
+                        const real x_w = x_w_row[unit];
+                        const real h_bar = h_prev * u + b + x_w;
+                        h_row[unit] = cg_relu(h_bar);
+                    }
+                }
+}
         }
     }
 }
@@ -607,15 +632,26 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_h_bar_rows + top * (nH), nH,
                     memory->deferred_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

@@ -1212,6 +1212,12 @@ int CELLGEN_NAME(layer_norm_gru_weight_gradients)(int64_t nB, int64_t nI, int64_
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- layer_norm_gru_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -1299,19 +1305,33 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
                     memory->forward_1_panel_2 + panel * (nI) * 1 * width, tile + 1 * width, slots * width, 1);
-            /* hu = slot 0
-             * xw = slot 1 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *hu_row_0 = hu_rows + row * (2 * nH) + first;
-                const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                real *xw_row_1 = xw_rows + row * (2 * nH) + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    hu_row_0[unit] = tile_0[unit];
-                    xw_row_1[unit] = tile_1[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* hu = slot 0
+                 * xw = slot 1 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *hu_row_0 = hu_rows + row * (2 * nH) + first;
+                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                    real *xw_row_1 = xw_rows + row * (2 * nH) + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        hu_row_0[unit] = tile_0[unit];
+                        xw_row_1[unit] = tile_1[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *hu_row_0 = hu_rows + row * (2 * nH) + first;
+                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                    real *xw_row_1 = xw_rows + row * (2 * nH) + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        hu_row_0[unit] = tile_0[unit];
+                        xw_row_1[unit] = tile_1[unit];
+                    }
+                }
+}
         }
     }
 }
@@ -1357,19 +1377,33 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
                     memory->forward_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
                     memory->forward_2_panel_2 + panel * (nI) * 1 * width, tile + 1 * width, slots * width, 1);
-            /* hu_n = slot 0
-             * xw_n = slot 1 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *hu_n_row_0 = hu_n_rows + row * nH + first;
-                const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                real *xw_n_row_1 = xw_n_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    hu_n_row_0[unit] = tile_0[unit];
-                    xw_n_row_1[unit] = tile_1[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* hu_n = slot 0
+                 * xw_n = slot 1 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *hu_n_row_0 = hu_n_rows + row * nH + first;
+                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                    real *xw_n_row_1 = xw_n_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        hu_n_row_0[unit] = tile_0[unit];
+                        xw_n_row_1[unit] = tile_1[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *hu_n_row_0 = hu_n_rows + row * nH + first;
+                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                    real *xw_n_row_1 = xw_n_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        hu_n_row_0[unit] = tile_0[unit];
+                        xw_n_row_1[unit] = tile_1[unit];
+                    }
+                }
+}
         }
     }
 }
@@ -2392,20 +2426,36 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_8)(
                     memory->reverse_8_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, 2 * nH, d_hu_rows + top * ((2 * nH)), (2 * nH),
                     memory->reverse_8_panel_2 + panel * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_h_prev = d_h_in * (1 - z) + d_h_prev_1_d_hu */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                const real *d_h_prev_1_d_hu_row = tile + (row - top) * slots * width + 0 * width;
-                const real *z_row = z_rows + row * nH + first;
-                real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h_in = d_h_in_row[unit];
-                    const real d_h_prev_1_d_hu = d_h_prev_1_d_hu_row[unit];
-                    const real z = z_row[unit];
-                    d_h_prev_row[unit] = d_h_in * (1 - z) + d_h_prev_1_d_hu;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = d_h_in * (1 - z) + d_h_prev_1_d_hu */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_prev_1_d_hu_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *z_row = z_rows + row * nH + first;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_prev_1_d_hu = d_h_prev_1_d_hu_row[unit];
+                        const real z = z_row[unit];
+                        d_h_prev_row[unit] = d_h_in * (1 - z) + d_h_prev_1_d_hu;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_prev_1_d_hu_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *z_row = z_rows + row * nH + first;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_prev_1_d_hu = d_h_prev_1_d_hu_row[unit];
+                        const real z = z_row[unit];
+                        d_h_prev_row[unit] = d_h_in * (1 - z) + d_h_prev_1_d_hu;
+                    }
+                }
+}
         }
     }
 }
@@ -2880,15 +2930,26 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
                     memory->deferred_12_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, 2 * nH, d_xw_rows + top * ((2 * nH)), (2 * nH),
                     memory->deferred_12_panel_2 + panel * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

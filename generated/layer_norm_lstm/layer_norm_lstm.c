@@ -1060,6 +1060,12 @@ int CELLGEN_NAME(layer_norm_lstm_weight_gradients)(int64_t nB, int64_t nI, int64
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- layer_norm_lstm_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -1146,19 +1152,33 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
                     memory->forward_1_panel_2 + panel * (nI) * 1 * width, tile + 1 * width, slots * width, 1);
-            /* hu = slot 0
-             * xw = slot 1 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *hu_row_0 = hu_rows + row * (4 * nH) + first;
-                const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                real *xw_row_1 = xw_rows + row * (4 * nH) + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    hu_row_0[unit] = tile_0[unit];
-                    xw_row_1[unit] = tile_1[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* hu = slot 0
+                 * xw = slot 1 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *hu_row_0 = hu_rows + row * (4 * nH) + first;
+                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                    real *xw_row_1 = xw_rows + row * (4 * nH) + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        hu_row_0[unit] = tile_0[unit];
+                        xw_row_1[unit] = tile_1[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *hu_row_0 = hu_rows + row * (4 * nH) + first;
+                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                    real *xw_row_1 = xw_rows + row * (4 * nH) + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        hu_row_0[unit] = tile_0[unit];
+                        xw_row_1[unit] = tile_1[unit];
+                    }
+                }
+}
         }
     }
 }
@@ -2362,15 +2382,26 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_11)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, 4 * nH, d_hu_rows + top * ((4 * nH)), (4 * nH),
                     memory->reverse_11_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_h_prev = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_h_prev_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_h_prev_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_h_prev_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }
@@ -2665,15 +2696,26 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, 4 * nH, d_xw_rows + top * ((4 * nH)), (4 * nH),
                     memory->deferred_8_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

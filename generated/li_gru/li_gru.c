@@ -342,6 +342,12 @@ int CELLGEN_NAME(li_gru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- li_gru_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -428,34 +434,62 @@ static void CELLGEN_NAME(li_gru_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 2 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 2 * width, tile + 1 * width, slots * width, 1);
-            /* z = sigmoid(b_z + x_w_z_h_prev)
-             * n = relu(b_n + x_w_n + h_prev_u_n)
-             * h = h_prev * z + (1 - z) * n */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *b_z_row = b_z_rows + first;
-                const real *b_n_row = b_n_rows + first;
-                const real *x_w_z_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                const real *x_w_n_row = tile + (row - top) * slots * width + 0 * width;
-                const real *h_prev_u_n_row = tile + (row - top) * slots * width + 2 * width;
-                real *z_row = z_rows + row * nH + first;
-                real *n_row = n_rows + row * nH + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real h_prev = h_prev_row[unit];
-                    const real b_z = b_z_row[unit];
-                    const real b_n = b_n_row[unit];
-                    const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
-                    const real x_w_n = x_w_n_row[unit];
-                    const real h_prev_u_n = h_prev_u_n_row[unit];
-                    const real z = cg_sigmoid(b_z + x_w_z_h_prev);
-                    z_row[unit] = z;
-                    const real n = cg_relu(b_n + x_w_n + h_prev_u_n);
-                    n_row[unit] = n;
-                    h_row[unit] = h_prev * z + (1 - z) * n;
+            if (units == width) { /* a whole block: its width is known */
+                /* z = sigmoid(b_z + x_w_z_h_prev)
+                 * n = relu(b_n + x_w_n + h_prev_u_n)
+                 * h = h_prev * z + (1 - z) * n */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_z_row = b_z_rows + first;
+                    const real *b_n_row = b_n_rows + first;
+                    const real *x_w_z_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_n_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_prev_u_n_row = tile + (row - top) * slots * width + 2 * width;
+                    real *z_row = z_rows + row * nH + first;
+                    real *n_row = n_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_z = b_z_row[unit];
+                        const real b_n = b_n_row[unit];
+                        const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
+                        const real x_w_n = x_w_n_row[unit];
+                        const real h_prev_u_n = h_prev_u_n_row[unit];
+                        const real z = cg_sigmoid(b_z + x_w_z_h_prev);
+                        z_row[unit] = z;
+                        const real n = cg_relu(b_n + x_w_n + h_prev_u_n);
+                        n_row[unit] = n;
+                        h_row[unit] = h_prev * z + (1 - z) * n;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_z_row = b_z_rows + first;
+                    const real *b_n_row = b_n_rows + first;
+                    const real *x_w_z_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_n_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_prev_u_n_row = tile + (row - top) * slots * width + 2 * width;
+                    real *z_row = z_rows + row * nH + first;
+                    real *n_row = n_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_z = b_z_row[unit];
+                        const real b_n = b_n_row[unit];
+                        const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
+                        const real x_w_n = x_w_n_row[unit];
+                        const real h_prev_u_n = h_prev_u_n_row[unit];
+                        const real z = cg_sigmoid(b_z + x_w_z_h_prev);
+                        z_row[unit] = z;
+                        const real n = cg_relu(b_n + x_w_n + h_prev_u_n);
+                        n_row[unit] = n;
+                        h_row[unit] = h_prev * z + (1 - z) * n;
+                    }
+                }
+}
         }
     }
 }
@@ -813,20 +847,36 @@ static void CELLGEN_NAME(li_gru_sequence_backward_reverse_2)(
                     memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, d_z_pre_rows + top * (nH), nH,
                     memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_h_prev = d_h_in * z + d_h_prev_1_d_z_pre */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                const real *d_h_prev_1_d_z_pre_row = tile + (row - top) * slots * width + 0 * width;
-                const real *z_row = z_rows + row * nH + first;
-                real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h_in = d_h_in_row[unit];
-                    const real d_h_prev_1_d_z_pre = d_h_prev_1_d_z_pre_row[unit];
-                    const real z = z_row[unit];
-                    d_h_prev_row[unit] = d_h_in * z + d_h_prev_1_d_z_pre;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = d_h_in * z + d_h_prev_1_d_z_pre */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_prev_1_d_z_pre_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *z_row = z_rows + row * nH + first;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_prev_1_d_z_pre = d_h_prev_1_d_z_pre_row[unit];
+                        const real z = z_row[unit];
+                        d_h_prev_row[unit] = d_h_in * z + d_h_prev_1_d_z_pre;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_prev_1_d_z_pre_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *z_row = z_rows + row * nH + first;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_prev_1_d_z_pre = d_h_prev_1_d_z_pre_row[unit];
+                        const real z = z_row[unit];
+                        d_h_prev_row[unit] = d_h_in * z + d_h_prev_1_d_z_pre;
+                    }
+                }
+}
         }
     }
 }
@@ -989,15 +1039,26 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_6)(
                     memory->deferred_6_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, d_z_pre_rows + top * (nH), nH,
                     memory->deferred_6_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

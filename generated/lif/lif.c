@@ -214,6 +214,12 @@ int CELLGEN_NAME(lif_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- lif_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -298,26 +304,47 @@ static void CELLGEN_NAME(lif_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, s_prev_rows + top * (s_prev_stride), s_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* v = v_prev * decay + b + x_w_s_prev - s_prev * threshold
-             * s = spike(v - threshold) */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *v_prev_row = v_prev_rows + row * v_prev_stride + first;
-                const real *s_prev_row = s_prev_rows + row * s_prev_stride + first;
-                const real *b_row = b_rows + first;
-                const real *x_w_s_prev_row = tile + (row - top) * slots * width + 0 * width;
-                real *v_row = v_rows + row * v_stride + first;
-                real *s_row = s_rows + row * s_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real v_prev = v_prev_row[unit];
-                    const real s_prev = s_prev_row[unit];
-                    const real b = b_row[unit];
-                    const real x_w_s_prev = x_w_s_prev_row[unit];
-                    const real v = v_prev * decay + b + x_w_s_prev - s_prev * threshold;
-                    v_row[unit] = v;
-                    s_row[unit] = cg_gt((v - threshold), 0);
+            if (units == width) { /* a whole block: its width is known */
+                /* v = v_prev * decay + b + x_w_s_prev - s_prev * threshold
+                 * s = spike(v - threshold) */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *v_prev_row = v_prev_rows + row * v_prev_stride + first;
+                    const real *s_prev_row = s_prev_rows + row * s_prev_stride + first;
+                    const real *b_row = b_rows + first;
+                    const real *x_w_s_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    real *v_row = v_rows + row * v_stride + first;
+                    real *s_row = s_rows + row * s_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real v_prev = v_prev_row[unit];
+                        const real s_prev = s_prev_row[unit];
+                        const real b = b_row[unit];
+                        const real x_w_s_prev = x_w_s_prev_row[unit];
+                        const real v = v_prev * decay + b + x_w_s_prev - s_prev * threshold;
+                        v_row[unit] = v;
+                        s_row[unit] = cg_gt((v - threshold), 0);
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *v_prev_row = v_prev_rows + row * v_prev_stride + first;
+                    const real *s_prev_row = s_prev_rows + row * s_prev_stride + first;
+                    const real *b_row = b_rows + first;
+                    const real *x_w_s_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    real *v_row = v_rows + row * v_stride + first;
+                    real *s_row = s_rows + row * s_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real v_prev = v_prev_row[unit];
+                        const real s_prev = s_prev_row[unit];
+                        const real b = b_row[unit];
+                        const real x_w_s_prev = x_w_s_prev_row[unit];
+                        const real v = v_prev * decay + b + x_w_s_prev - s_prev * threshold;
+                        v_row[unit] = v;
+                        s_row[unit] = cg_gt((v - threshold), 0);
+                    }
+                }
+}
         }
     }
 }
@@ -676,18 +703,32 @@ static void CELLGEN_NAME(lif_sequence_backward_reverse_2)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_v_total_rows + top * (nH), nH,
                     memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_s_prev = d_s_prev_1 - d_v_total * threshold */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_v_total_row = d_v_total_rows + row * nH + first;
-                const real *d_s_prev_1_row = tile + (row - top) * slots * width + 0 * width;
-                real *d_s_prev_row = d_s_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_v_total = d_v_total_row[unit];
-                    const real d_s_prev_1 = d_s_prev_1_row[unit];
-                    d_s_prev_row[unit] = d_s_prev_1 - d_v_total * threshold;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_s_prev = d_s_prev_1 - d_v_total * threshold */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_v_total_row = d_v_total_rows + row * nH + first;
+                    const real *d_s_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                    real *d_s_prev_row = d_s_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_v_total = d_v_total_row[unit];
+                        const real d_s_prev_1 = d_s_prev_1_row[unit];
+                        d_s_prev_row[unit] = d_s_prev_1 - d_v_total * threshold;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_v_total_row = d_v_total_rows + row * nH + first;
+                    const real *d_s_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                    real *d_s_prev_row = d_s_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_v_total = d_v_total_row[unit];
+                        const real d_s_prev_1 = d_s_prev_1_row[unit];
+                        d_s_prev_row[unit] = d_s_prev_1 - d_v_total * threshold;
+                    }
+                }
+}
         }
     }
 }
@@ -789,15 +830,26 @@ static void CELLGEN_NAME(lif_sequence_backward_deferred_4)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_v_total_rows + top * (nH), nH,
                     memory->deferred_4_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

@@ -608,6 +608,12 @@ int CELLGEN_NAME(lru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- lru_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -698,44 +704,84 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_1)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
                     memory->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0);
-            /* x_b_re = slot 0
-             * x_b_im = slot 1 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *x_b_re_row_0 = x_b_re_rows + row * nH + first;
-                const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                real *x_b_im_row_1 = x_b_im_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    x_b_re_row_0[unit] = tile_0[unit];
-                    x_b_im_row_1[unit] = tile_1[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* x_b_re = slot 0
+                 * x_b_im = slot 1 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *x_b_re_row_0 = x_b_re_rows + row * nH + first;
+                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                    real *x_b_im_row_1 = x_b_im_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        x_b_re_row_0[unit] = tile_0[unit];
+                        x_b_im_row_1[unit] = tile_1[unit];
+                    }
                 }
-            }
-            /* h_re = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im
-             * h_im = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *h_re_prev_row = h_re_prev_rows + row * h_re_prev_stride + first;
-                const real *h_im_prev_row = h_im_prev_rows + row * h_im_prev_stride + first;
-                const real *scale_row = scale_rows + first;
-                const real *lam_re_row = lam_re_rows + first;
-                const real *lam_im_row = lam_im_rows + first;
-                const real *x_b_re_row = tile + (row - top) * slots * width + 0 * width;
-                const real *x_b_im_row = tile + (row - top) * slots * width + 1 * width;
-                real *h_re_row = h_re_rows + row * h_re_stride + first;
-                real *h_im_row = h_im_rows + row * h_im_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real h_re_prev = h_re_prev_row[unit];
-                    const real h_im_prev = h_im_prev_row[unit];
-                    const real scale = scale_row[unit];
-                    const real lam_re = lam_re_row[unit];
-                    const real lam_im = lam_im_row[unit];
-                    const real x_b_re = x_b_re_row[unit];
-                    const real x_b_im = x_b_im_row[unit];
-                    h_re_row[unit] = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im;
-                    h_im_row[unit] = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im;
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *x_b_re_row_0 = x_b_re_rows + row * nH + first;
+                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                    real *x_b_im_row_1 = x_b_im_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        x_b_re_row_0[unit] = tile_0[unit];
+                        x_b_im_row_1[unit] = tile_1[unit];
+                    }
                 }
-            }
+}
+            if (units == width) { /* a whole block: its width is known */
+                /* h_re = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im
+                 * h_im = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_re_prev_row = h_re_prev_rows + row * h_re_prev_stride + first;
+                    const real *h_im_prev_row = h_im_prev_rows + row * h_im_prev_stride + first;
+                    const real *scale_row = scale_rows + first;
+                    const real *lam_re_row = lam_re_rows + first;
+                    const real *lam_im_row = lam_im_rows + first;
+                    const real *x_b_re_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_b_im_row = tile + (row - top) * slots * width + 1 * width;
+                    real *h_re_row = h_re_rows + row * h_re_stride + first;
+                    real *h_im_row = h_im_rows + row * h_im_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real h_re_prev = h_re_prev_row[unit];
+                        const real h_im_prev = h_im_prev_row[unit];
+                        const real scale = scale_row[unit];
+                        const real lam_re = lam_re_row[unit];
+                        const real lam_im = lam_im_row[unit];
+                        const real x_b_re = x_b_re_row[unit];
+                        const real x_b_im = x_b_im_row[unit];
+                        h_re_row[unit] = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im;
+                        h_im_row[unit] = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im;
+                    }
+                }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_re_prev_row = h_re_prev_rows + row * h_re_prev_stride + first;
+                    const real *h_im_prev_row = h_im_prev_rows + row * h_im_prev_stride + first;
+                    const real *scale_row = scale_rows + first;
+                    const real *lam_re_row = lam_re_rows + first;
+                    const real *lam_im_row = lam_im_rows + first;
+                    const real *x_b_re_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_b_im_row = tile + (row - top) * slots * width + 1 * width;
+                    real *h_re_row = h_re_rows + row * h_re_stride + first;
+                    real *h_im_row = h_im_rows + row * h_im_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real h_re_prev = h_re_prev_row[unit];
+                        const real h_im_prev = h_im_prev_row[unit];
+                        const real scale = scale_row[unit];
+                        const real lam_re = lam_re_row[unit];
+                        const real lam_im = lam_im_row[unit];
+                        const real x_b_re = x_b_re_row[unit];
+                        const real x_b_im = x_b_im_row[unit];
+                        h_re_row[unit] = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im;
+                        h_im_row[unit] = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im;
+                    }
+                }
+}
         }
     }
 }
@@ -783,22 +829,40 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_2)(
                     memory->forward_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, h_im_rows + top * (h_im_stride), h_im_stride,
                     memory->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 1 * width, slots * width, 1);
-            /* y = x * d + h_re_c_re - h_im_c_im */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *x_row = x_rows + row * x_stride + first;
-                const real *d_row = d_rows + first;
-                const real *h_re_c_re_row = tile + (row - top) * slots * width + 0 * width;
-                const real *h_im_c_im_row = tile + (row - top) * slots * width + 1 * width;
-                real *y_row = y_rows + row * y_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real x = x_row[unit];
-                    const real d = d_row[unit];
-                    const real h_re_c_re = h_re_c_re_row[unit];
-                    const real h_im_c_im = h_im_c_im_row[unit];
-                    y_row[unit] = x * d + h_re_c_re - h_im_c_im;
+            if (units == width) { /* a whole block: its width is known */
+                /* y = x * d + h_re_c_re - h_im_c_im */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *x_row = x_rows + row * x_stride + first;
+                    const real *d_row = d_rows + first;
+                    const real *h_re_c_re_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_im_c_im_row = tile + (row - top) * slots * width + 1 * width;
+                    real *y_row = y_rows + row * y_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real x = x_row[unit];
+                        const real d = d_row[unit];
+                        const real h_re_c_re = h_re_c_re_row[unit];
+                        const real h_im_c_im = h_im_c_im_row[unit];
+                        y_row[unit] = x * d + h_re_c_re - h_im_c_im;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *x_row = x_rows + row * x_stride + first;
+                    const real *d_row = d_rows + first;
+                    const real *h_re_c_re_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_im_c_im_row = tile + (row - top) * slots * width + 1 * width;
+                    real *y_row = y_rows + row * y_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real x = x_row[unit];
+                        const real d = d_row[unit];
+                        const real h_re_c_re = h_re_c_re_row[unit];
+                        const real h_im_c_im = h_im_c_im_row[unit];
+                        y_row[unit] = x * d + h_re_c_re - h_im_c_im;
+                    }
+                }
+}
         }
     }
 }
@@ -1275,37 +1339,67 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
                     memory->reverse_3_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nI, d_y_copy_rows + top * (nI), nI,
                     memory->reverse_3_panel_2 + panel * (nI) * 1 * width, tile + 1 * width, slots * width, 1);
-            /* d_h_im_total = d_h_im_in + d_h_im_total_1
-             * d_h_re_total = d_h_re_in + d_h_re_total_1
-             * d_h_im_prev = d_h_im_total * lam_re - d_h_re_total * lam_im
-             * d_h_re_prev = d_h_im_total * lam_im + d_h_re_total * lam_re */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_re_in_row = d_h_re_in_rows + row * nH + first;
-                const real *d_h_im_in_row = d_h_im_in_rows + row * nH + first;
-                const real *d_h_im_total_1_row = tile + (row - top) * slots * width + 0 * width;
-                const real *d_h_re_total_1_row = tile + (row - top) * slots * width + 1 * width;
-                const real *lam_re_row = lam_re_rows + first;
-                const real *lam_im_row = lam_im_rows + first;
-                real *d_h_im_total_row = d_h_im_total_rows + row * nH + first;
-                real *d_h_re_total_row = d_h_re_total_rows + row * nH + first;
-                real *d_h_im_prev_row = d_h_im_prev_rows + row * nH + first;
-                real *d_h_re_prev_row = d_h_re_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h_re_in = d_h_re_in_row[unit];
-                    const real d_h_im_in = d_h_im_in_row[unit];
-                    const real d_h_im_total_1 = d_h_im_total_1_row[unit];
-                    const real d_h_re_total_1 = d_h_re_total_1_row[unit];
-                    const real lam_re = lam_re_row[unit];
-                    const real lam_im = lam_im_row[unit];
-                    const real d_h_im_total = d_h_im_in + d_h_im_total_1;
-                    d_h_im_total_row[unit] = d_h_im_total;
-                    const real d_h_re_total = d_h_re_in + d_h_re_total_1;
-                    d_h_re_total_row[unit] = d_h_re_total;
-                    d_h_im_prev_row[unit] = d_h_im_total * lam_re - d_h_re_total * lam_im;
-                    d_h_re_prev_row[unit] = d_h_im_total * lam_im + d_h_re_total * lam_re;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_im_total = d_h_im_in + d_h_im_total_1
+                 * d_h_re_total = d_h_re_in + d_h_re_total_1
+                 * d_h_im_prev = d_h_im_total * lam_re - d_h_re_total * lam_im
+                 * d_h_re_prev = d_h_im_total * lam_im + d_h_re_total * lam_re */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_re_in_row = d_h_re_in_rows + row * nH + first;
+                    const real *d_h_im_in_row = d_h_im_in_rows + row * nH + first;
+                    const real *d_h_im_total_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *d_h_re_total_1_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *lam_re_row = lam_re_rows + first;
+                    const real *lam_im_row = lam_im_rows + first;
+                    real *d_h_im_total_row = d_h_im_total_rows + row * nH + first;
+                    real *d_h_re_total_row = d_h_re_total_rows + row * nH + first;
+                    real *d_h_im_prev_row = d_h_im_prev_rows + row * nH + first;
+                    real *d_h_re_prev_row = d_h_re_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_re_in = d_h_re_in_row[unit];
+                        const real d_h_im_in = d_h_im_in_row[unit];
+                        const real d_h_im_total_1 = d_h_im_total_1_row[unit];
+                        const real d_h_re_total_1 = d_h_re_total_1_row[unit];
+                        const real lam_re = lam_re_row[unit];
+                        const real lam_im = lam_im_row[unit];
+                        const real d_h_im_total = d_h_im_in + d_h_im_total_1;
+                        d_h_im_total_row[unit] = d_h_im_total;
+                        const real d_h_re_total = d_h_re_in + d_h_re_total_1;
+                        d_h_re_total_row[unit] = d_h_re_total;
+                        d_h_im_prev_row[unit] = d_h_im_total * lam_re - d_h_re_total * lam_im;
+                        d_h_re_prev_row[unit] = d_h_im_total * lam_im + d_h_re_total * lam_re;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_re_in_row = d_h_re_in_rows + row * nH + first;
+                    const real *d_h_im_in_row = d_h_im_in_rows + row * nH + first;
+                    const real *d_h_im_total_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *d_h_re_total_1_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *lam_re_row = lam_re_rows + first;
+                    const real *lam_im_row = lam_im_rows + first;
+                    real *d_h_im_total_row = d_h_im_total_rows + row * nH + first;
+                    real *d_h_re_total_row = d_h_re_total_rows + row * nH + first;
+                    real *d_h_im_prev_row = d_h_im_prev_rows + row * nH + first;
+                    real *d_h_re_prev_row = d_h_re_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_re_in = d_h_re_in_row[unit];
+                        const real d_h_im_in = d_h_im_in_row[unit];
+                        const real d_h_im_total_1 = d_h_im_total_1_row[unit];
+                        const real d_h_re_total_1 = d_h_re_total_1_row[unit];
+                        const real lam_re = lam_re_row[unit];
+                        const real lam_im = lam_im_row[unit];
+                        const real d_h_im_total = d_h_im_in + d_h_im_total_1;
+                        d_h_im_total_row[unit] = d_h_im_total;
+                        const real d_h_re_total = d_h_re_in + d_h_re_total_1;
+                        d_h_re_total_row[unit] = d_h_re_total;
+                        d_h_im_prev_row[unit] = d_h_im_total * lam_re - d_h_re_total * lam_im;
+                        d_h_re_prev_row[unit] = d_h_im_total * lam_im + d_h_re_total * lam_re;
+                    }
+                }
+}
         }
     }
 }
@@ -1539,20 +1633,36 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
                     memory->deferred_7_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, d_x_b_re_rows + top * (nH), nH,
                     memory->deferred_7_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = d_y * d + d_x_1_d_x_b_re */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_y_row = d_y_rows + row * d_y_stride + first;
-                const real *d_x_1_d_x_b_re_row = tile + (row - top) * slots * width + 0 * width;
-                const real *d_row = d_rows + first;
-                real *d_x_row = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_y = d_y_row[unit];
-                    const real d_x_1_d_x_b_re = d_x_1_d_x_b_re_row[unit];
-                    const real d = d_row[unit];
-                    d_x_row[unit] = d_y * d + d_x_1_d_x_b_re;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = d_y * d + d_x_1_d_x_b_re */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_y_row = d_y_rows + row * d_y_stride + first;
+                    const real *d_x_1_d_x_b_re_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *d_row = d_rows + first;
+                    real *d_x_row = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_y = d_y_row[unit];
+                        const real d_x_1_d_x_b_re = d_x_1_d_x_b_re_row[unit];
+                        const real d = d_row[unit];
+                        d_x_row[unit] = d_y * d + d_x_1_d_x_b_re;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_y_row = d_y_rows + row * d_y_stride + first;
+                    const real *d_x_1_d_x_b_re_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *d_row = d_rows + first;
+                    real *d_x_row = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_y = d_y_row[unit];
+                        const real d_x_1_d_x_b_re = d_x_1_d_x_b_re_row[unit];
+                        const real d = d_row[unit];
+                        d_x_row[unit] = d_y * d + d_x_1_d_x_b_re;
+                    }
+                }
+}
         }
     }
 }

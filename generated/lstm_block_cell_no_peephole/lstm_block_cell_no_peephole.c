@@ -312,6 +312,12 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_weight_gradients)(int64_t nB, int64
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- lstm_block_cell_no_peephole_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -428,66 +434,117 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1)
                     memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 4 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 4 * width, tile + 0 * width, slots * width, 1);
-            /* i_bar = b_0 + x_w_h_prev_0
-             * ci_bar = b_1 + x_w_h_prev_1
-             * f_bar = b_2 + x_w_h_prev_2
-             * o_bar = b_3 + x_w_h_prev_3
-             * i = sigmoid(i_bar)
-             * ci = tanh(ci_bar)
-             * f = sigmoid(forget_bias + f_bar)
-             * cs_raw = cs_prev * f + i * ci
-             * cs = where((cell_clip > 0), clip_straight_through(cs_raw, -cell_clip, cell_clip), cs_raw)
-             * co = tanh(cs)
-             * o = sigmoid(o_bar)
-             * h = co * o */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *cs_prev_row = cs_prev_rows + row * cs_prev_stride + first;
-                const real *b_0_row = b_rows + first;
-                const real *b_1_row = b_rows + nH + first;
-                const real *b_2_row = b_rows + 2 * nH + first;
-                const real *b_3_row = b_rows + 3 * nH + first;
-                const real *x_w_h_prev_0_row = tile + (row - top) * slots * width + 0 * width;
-                const real *x_w_h_prev_1_row = tile + (row - top) * slots * width + 1 * width;
-                const real *x_w_h_prev_2_row = tile + (row - top) * slots * width + 2 * width;
-                const real *x_w_h_prev_3_row = tile + (row - top) * slots * width + 3 * width;
-                real *i_row = i_rows + row * i_stride + first;
-                real *ci_row = ci_rows + row * ci_stride + first;
-                real *f_row = f_rows + row * f_stride + first;
-                real *cs_row = cs_rows + row * cs_stride + first;
-                real *co_row = co_rows + row * co_stride + first;
-                real *o_row = o_rows + row * o_stride + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real cs_prev = cs_prev_row[unit];
-                    const real b_0 = b_0_row[unit];
-                    const real b_1 = b_1_row[unit];
-                    const real b_2 = b_2_row[unit];
-                    const real b_3 = b_3_row[unit];
-                    const real x_w_h_prev_0 = x_w_h_prev_0_row[unit];
-                    const real x_w_h_prev_1 = x_w_h_prev_1_row[unit];
-                    const real x_w_h_prev_2 = x_w_h_prev_2_row[unit];
-                    const real x_w_h_prev_3 = x_w_h_prev_3_row[unit];
-                    const real i_bar = b_0 + x_w_h_prev_0;
-                    const real ci_bar = b_1 + x_w_h_prev_1;
-                    const real f_bar = b_2 + x_w_h_prev_2;
-                    const real o_bar = b_3 + x_w_h_prev_3;
-                    const real i = cg_sigmoid(i_bar);
-                    i_row[unit] = i;
-                    const real ci = cg_tanh(ci_bar);
-                    ci_row[unit] = ci;
-                    const real f = cg_sigmoid(forget_bias + f_bar);
-                    f_row[unit] = f;
-                    const real cs_raw = cs_prev * f + i * ci;
-                    const real cs = cg_where(cg_gt(cell_clip, 0), cg_clip(cs_raw, -cell_clip, cell_clip), cs_raw);
-                    cs_row[unit] = cs;
-                    const real co = cg_tanh(cs);
-                    co_row[unit] = co;
-                    const real o = cg_sigmoid(o_bar);
-                    o_row[unit] = o;
-                    h_row[unit] = co * o;
+            if (units == width) { /* a whole block: its width is known */
+                /* i_bar = b_0 + x_w_h_prev_0
+                 * ci_bar = b_1 + x_w_h_prev_1
+                 * f_bar = b_2 + x_w_h_prev_2
+                 * o_bar = b_3 + x_w_h_prev_3
+                 * i = sigmoid(i_bar)
+                 * ci = tanh(ci_bar)
+                 * f = sigmoid(forget_bias + f_bar)
+                 * cs_raw = cs_prev * f + i * ci
+                 * cs = where((cell_clip > 0), clip_straight_through(cs_raw, -cell_clip, cell_clip), cs_raw)
+                 * co = tanh(cs)
+                 * o = sigmoid(o_bar)
+                 * h = co * o */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *cs_prev_row = cs_prev_rows + row * cs_prev_stride + first;
+                    const real *b_0_row = b_rows + first;
+                    const real *b_1_row = b_rows + nH + first;
+                    const real *b_2_row = b_rows + 2 * nH + first;
+                    const real *b_3_row = b_rows + 3 * nH + first;
+                    const real *x_w_h_prev_0_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_h_prev_1_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_h_prev_2_row = tile + (row - top) * slots * width + 2 * width;
+                    const real *x_w_h_prev_3_row = tile + (row - top) * slots * width + 3 * width;
+                    real *i_row = i_rows + row * i_stride + first;
+                    real *ci_row = ci_rows + row * ci_stride + first;
+                    real *f_row = f_rows + row * f_stride + first;
+                    real *cs_row = cs_rows + row * cs_stride + first;
+                    real *co_row = co_rows + row * co_stride + first;
+                    real *o_row = o_rows + row * o_stride + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real cs_prev = cs_prev_row[unit];
+                        const real b_0 = b_0_row[unit];
+                        const real b_1 = b_1_row[unit];
+                        const real b_2 = b_2_row[unit];
+                        const real b_3 = b_3_row[unit];
+                        const real x_w_h_prev_0 = x_w_h_prev_0_row[unit];
+                        const real x_w_h_prev_1 = x_w_h_prev_1_row[unit];
+                        const real x_w_h_prev_2 = x_w_h_prev_2_row[unit];
+                        const real x_w_h_prev_3 = x_w_h_prev_3_row[unit];
+                        const real i_bar = b_0 + x_w_h_prev_0;
+                        const real ci_bar = b_1 + x_w_h_prev_1;
+                        const real f_bar = b_2 + x_w_h_prev_2;
+                        const real o_bar = b_3 + x_w_h_prev_3;
+                        const real i = cg_sigmoid(i_bar);
+                        i_row[unit] = i;
+                        const real ci = cg_tanh(ci_bar);
+                        ci_row[unit] = ci;
+                        const real f = cg_sigmoid(forget_bias + f_bar);
+                        f_row[unit] = f;
+                        const real cs_raw = cs_prev * f + i * ci;
+                        const real cs = cg_where(cg_gt(cell_clip, 0), cg_clip(cs_raw, -cell_clip, cell_clip), cs_raw);
+                        cs_row[unit] = cs;
+                        const real co = cg_tanh(cs);
+                        co_row[unit] = co;
+                        const real o = cg_sigmoid(o_bar);
+                        o_row[unit] = o;
+                        h_row[unit] = co * o;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *cs_prev_row = cs_prev_rows + row * cs_prev_stride + first;
+                    const real *b_0_row = b_rows + first;
+                    const real *b_1_row = b_rows + nH + first;
+                    const real *b_2_row = b_rows + 2 * nH + first;
+                    const real *b_3_row = b_rows + 3 * nH + first;
+                    const real *x_w_h_prev_0_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_h_prev_1_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_h_prev_2_row = tile + (row - top) * slots * width + 2 * width;
+                    const real *x_w_h_prev_3_row = tile + (row - top) * slots * width + 3 * width;
+                    real *i_row = i_rows + row * i_stride + first;
+                    real *ci_row = ci_rows + row * ci_stride + first;
+                    real *f_row = f_rows + row * f_stride + first;
+                    real *cs_row = cs_rows + row * cs_stride + first;
+                    real *co_row = co_rows + row * co_stride + first;
+                    real *o_row = o_rows + row * o_stride + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real cs_prev = cs_prev_row[unit];
+                        const real b_0 = b_0_row[unit];
+                        const real b_1 = b_1_row[unit];
+                        const real b_2 = b_2_row[unit];
+                        const real b_3 = b_3_row[unit];
+                        const real x_w_h_prev_0 = x_w_h_prev_0_row[unit];
+                        const real x_w_h_prev_1 = x_w_h_prev_1_row[unit];
+                        const real x_w_h_prev_2 = x_w_h_prev_2_row[unit];
+                        const real x_w_h_prev_3 = x_w_h_prev_3_row[unit];
+                        const real i_bar = b_0 + x_w_h_prev_0;
+                        const real ci_bar = b_1 + x_w_h_prev_1;
+                        const real f_bar = b_2 + x_w_h_prev_2;
+                        const real o_bar = b_3 + x_w_h_prev_3;
+                        const real i = cg_sigmoid(i_bar);
+                        i_row[unit] = i;
+                        const real ci = cg_tanh(ci_bar);
+                        ci_row[unit] = ci;
+                        const real f = cg_sigmoid(forget_bias + f_bar);
+                        f_row[unit] = f;
+                        const real cs_raw = cs_prev * f + i * ci;
+                        const real cs = cg_where(cg_gt(cell_clip, 0), cg_clip(cs_raw, -cell_clip, cell_clip), cs_raw);
+                        cs_row[unit] = cs;
+                        const real co = cg_tanh(cs);
+                        co_row[unit] = co;
+                        const real o = cg_sigmoid(o_bar);
+                        o_row[unit] = o;
+                        h_row[unit] = co * o;
+                    }
+                }
+}
         }
     }
 }
@@ -965,15 +1022,26 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, 4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH),
                     memory->reverse_2_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_h_prev = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_h_prev_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_h_prev_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_h_prev_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }
@@ -1075,15 +1143,26 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, 4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH),
                     memory->deferred_4_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

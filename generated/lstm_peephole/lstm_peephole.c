@@ -499,6 +499,12 @@ int CELLGEN_NAME(lstm_peephole_weight_gradients)(int64_t nB, int64_t nI, int64_t
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- lstm_peephole_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -607,66 +613,119 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 4 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 4 * width, tile + 0 * width, slots * width, 1);
-            /* i_bar = b_i + x_w_i_h_prev
-             * f_bar = b_f + x_w_f_h_prev
-             * g_bar = b_g + x_w_g_h_prev
-             * o_bar = b_o + x_w_o_h_prev
-             * i = sigmoid(c_prev * p_i + i_bar)
-             * f = sigmoid(c_prev * p_f + f_bar)
-             * g = tanh(g_bar)
-             * c = c_prev * f + i * g
-             * o = sigmoid(p_o * c + o_bar)
-             * h = tanh(c) * o */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                const real *b_i_row = b_i_rows + first;
-                const real *b_f_row = b_f_rows + first;
-                const real *b_g_row = b_g_rows + first;
-                const real *b_o_row = b_o_rows + first;
-                const real *p_i_row = p_i_rows + first;
-                const real *p_f_row = p_f_rows + first;
-                const real *p_o_row = p_o_rows + first;
-                const real *x_w_i_h_prev_row = tile + (row - top) * slots * width + 0 * width;
-                const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                const real *x_w_g_h_prev_row = tile + (row - top) * slots * width + 2 * width;
-                const real *x_w_o_h_prev_row = tile + (row - top) * slots * width + 3 * width;
-                real *i_row = i_rows + row * nH + first;
-                real *f_row = f_rows + row * nH + first;
-                real *g_row = g_rows + row * nH + first;
-                real *c_row = c_rows + row * c_stride + first;
-                real *o_row = o_rows + row * nH + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real c_prev = c_prev_row[unit];
-                    const real b_i = b_i_row[unit];
-                    const real b_f = b_f_row[unit];
-                    const real b_g = b_g_row[unit];
-                    const real b_o = b_o_row[unit];
-                    const real p_i = p_i_row[unit];
-                    const real p_f = p_f_row[unit];
-                    const real p_o = p_o_row[unit];
-                    const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
-                    const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
-                    const real x_w_g_h_prev = x_w_g_h_prev_row[unit];
-                    const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
-                    const real i_bar = b_i + x_w_i_h_prev;
-                    const real f_bar = b_f + x_w_f_h_prev;
-                    const real g_bar = b_g + x_w_g_h_prev;
-                    const real o_bar = b_o + x_w_o_h_prev;
-                    const real i = cg_sigmoid(c_prev * p_i + i_bar);
-                    i_row[unit] = i;
-                    const real f = cg_sigmoid(c_prev * p_f + f_bar);
-                    f_row[unit] = f;
-                    const real g = cg_tanh(g_bar);
-                    g_row[unit] = g;
-                    const real c = c_prev * f + i * g;
-                    c_row[unit] = c;
-                    const real o = cg_sigmoid(p_o * c + o_bar);
-                    o_row[unit] = o;
-                    h_row[unit] = cg_tanh(c) * o;
+            if (units == width) { /* a whole block: its width is known */
+                /* i_bar = b_i + x_w_i_h_prev
+                 * f_bar = b_f + x_w_f_h_prev
+                 * g_bar = b_g + x_w_g_h_prev
+                 * o_bar = b_o + x_w_o_h_prev
+                 * i = sigmoid(c_prev * p_i + i_bar)
+                 * f = sigmoid(c_prev * p_f + f_bar)
+                 * g = tanh(g_bar)
+                 * c = c_prev * f + i * g
+                 * o = sigmoid(p_o * c + o_bar)
+                 * h = tanh(c) * o */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *b_i_row = b_i_rows + first;
+                    const real *b_f_row = b_f_rows + first;
+                    const real *b_g_row = b_g_rows + first;
+                    const real *b_o_row = b_o_rows + first;
+                    const real *p_i_row = p_i_rows + first;
+                    const real *p_f_row = p_f_rows + first;
+                    const real *p_o_row = p_o_rows + first;
+                    const real *x_w_i_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_g_h_prev_row = tile + (row - top) * slots * width + 2 * width;
+                    const real *x_w_o_h_prev_row = tile + (row - top) * slots * width + 3 * width;
+                    real *i_row = i_rows + row * nH + first;
+                    real *f_row = f_rows + row * nH + first;
+                    real *g_row = g_rows + row * nH + first;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *o_row = o_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real c_prev = c_prev_row[unit];
+                        const real b_i = b_i_row[unit];
+                        const real b_f = b_f_row[unit];
+                        const real b_g = b_g_row[unit];
+                        const real b_o = b_o_row[unit];
+                        const real p_i = p_i_row[unit];
+                        const real p_f = p_f_row[unit];
+                        const real p_o = p_o_row[unit];
+                        const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
+                        const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
+                        const real x_w_g_h_prev = x_w_g_h_prev_row[unit];
+                        const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
+                        const real i_bar = b_i + x_w_i_h_prev;
+                        const real f_bar = b_f + x_w_f_h_prev;
+                        const real g_bar = b_g + x_w_g_h_prev;
+                        const real o_bar = b_o + x_w_o_h_prev;
+                        const real i = cg_sigmoid(c_prev * p_i + i_bar);
+                        i_row[unit] = i;
+                        const real f = cg_sigmoid(c_prev * p_f + f_bar);
+                        f_row[unit] = f;
+                        const real g = cg_tanh(g_bar);
+                        g_row[unit] = g;
+                        const real c = c_prev * f + i * g;
+                        c_row[unit] = c;
+                        const real o = cg_sigmoid(p_o * c + o_bar);
+                        o_row[unit] = o;
+                        h_row[unit] = cg_tanh(c) * o;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *b_i_row = b_i_rows + first;
+                    const real *b_f_row = b_f_rows + first;
+                    const real *b_g_row = b_g_rows + first;
+                    const real *b_o_row = b_o_rows + first;
+                    const real *p_i_row = p_i_rows + first;
+                    const real *p_f_row = p_f_rows + first;
+                    const real *p_o_row = p_o_rows + first;
+                    const real *x_w_i_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_g_h_prev_row = tile + (row - top) * slots * width + 2 * width;
+                    const real *x_w_o_h_prev_row = tile + (row - top) * slots * width + 3 * width;
+                    real *i_row = i_rows + row * nH + first;
+                    real *f_row = f_rows + row * nH + first;
+                    real *g_row = g_rows + row * nH + first;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *o_row = o_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real c_prev = c_prev_row[unit];
+                        const real b_i = b_i_row[unit];
+                        const real b_f = b_f_row[unit];
+                        const real b_g = b_g_row[unit];
+                        const real b_o = b_o_row[unit];
+                        const real p_i = p_i_row[unit];
+                        const real p_f = p_f_row[unit];
+                        const real p_o = p_o_row[unit];
+                        const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
+                        const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
+                        const real x_w_g_h_prev = x_w_g_h_prev_row[unit];
+                        const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
+                        const real i_bar = b_i + x_w_i_h_prev;
+                        const real f_bar = b_f + x_w_f_h_prev;
+                        const real g_bar = b_g + x_w_g_h_prev;
+                        const real o_bar = b_o + x_w_o_h_prev;
+                        const real i = cg_sigmoid(c_prev * p_i + i_bar);
+                        i_row[unit] = i;
+                        const real f = cg_sigmoid(c_prev * p_f + f_bar);
+                        f_row[unit] = f;
+                        const real g = cg_tanh(g_bar);
+                        g_row[unit] = g;
+                        const real c = c_prev * f + i * g;
+                        c_row[unit] = c;
+                        const real o = cg_sigmoid(p_o * c + o_bar);
+                        o_row[unit] = o;
+                        h_row[unit] = cg_tanh(c) * o;
+                    }
+                }
+}
         }
     }
 }
@@ -1134,15 +1193,26 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2)(
                     memory->reverse_2_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_i_pre_rows + top * (nH), nH,
                     memory->reverse_2_panel_4 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_h_prev = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_h_prev_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_h_prev_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_h_prev_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }
@@ -1424,15 +1494,26 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(
                     memory->deferred_10_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_i_pre_rows + top * (nH), nH,
                     memory->deferred_10_panel_4 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

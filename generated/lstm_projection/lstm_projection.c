@@ -419,6 +419,12 @@ int CELLGEN_NAME(lstm_projection_weight_gradients)(int64_t nB, int64_t nI, int64
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- lstm_projection_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -524,60 +530,107 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 4 * vectors, nP, r_prev_rows + top * (r_prev_stride), r_prev_stride,
                     memory->forward_1_panel_2 + panel * (nP) * 4 * width, tile + 0 * width, slots * width, 1);
-            /* i_bar = b_0 + x_w_r_prev_0
-             * f_bar = b_1 + x_w_r_prev_1
-             * g_bar = b_2 + x_w_r_prev_2
-             * o_bar = b_3 + x_w_r_prev_3
-             * i = sigmoid(i_bar)
-             * f = sigmoid(f_bar)
-             * g = tanh(g_bar)
-             * o = sigmoid(o_bar)
-             * c = c_prev * f + i * g
-             * o_tanh_c = o * tanh(c) */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                const real *b_0_row = b_rows + first;
-                const real *b_1_row = b_rows + nH + first;
-                const real *b_2_row = b_rows + 2 * nH + first;
-                const real *b_3_row = b_rows + 3 * nH + first;
-                const real *x_w_r_prev_0_row = tile + (row - top) * slots * width + 0 * width;
-                const real *x_w_r_prev_1_row = tile + (row - top) * slots * width + 1 * width;
-                const real *x_w_r_prev_2_row = tile + (row - top) * slots * width + 2 * width;
-                const real *x_w_r_prev_3_row = tile + (row - top) * slots * width + 3 * width;
-                real *i_row = i_rows + row * nH + first;
-                real *f_row = f_rows + row * nH + first;
-                real *g_row = g_rows + row * nH + first;
-                real *o_row = o_rows + row * nH + first;
-                real *c_row = c_rows + row * c_stride + first;
-                real *o_tanh_c_row = o_tanh_c_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real c_prev = c_prev_row[unit];
-                    const real b_0 = b_0_row[unit];
-                    const real b_1 = b_1_row[unit];
-                    const real b_2 = b_2_row[unit];
-                    const real b_3 = b_3_row[unit];
-                    const real x_w_r_prev_0 = x_w_r_prev_0_row[unit];
-                    const real x_w_r_prev_1 = x_w_r_prev_1_row[unit];
-                    const real x_w_r_prev_2 = x_w_r_prev_2_row[unit];
-                    const real x_w_r_prev_3 = x_w_r_prev_3_row[unit];
-                    const real i_bar = b_0 + x_w_r_prev_0;
-                    const real f_bar = b_1 + x_w_r_prev_1;
-                    const real g_bar = b_2 + x_w_r_prev_2;
-                    const real o_bar = b_3 + x_w_r_prev_3;
-                    const real i = cg_sigmoid(i_bar);
-                    i_row[unit] = i;
-                    const real f = cg_sigmoid(f_bar);
-                    f_row[unit] = f;
-                    const real g = cg_tanh(g_bar);
-                    g_row[unit] = g;
-                    const real o = cg_sigmoid(o_bar);
-                    o_row[unit] = o;
-                    const real c = c_prev * f + i * g;
-                    c_row[unit] = c;
-                    o_tanh_c_row[unit] = o * cg_tanh(c);
+            if (units == width) { /* a whole block: its width is known */
+                /* i_bar = b_0 + x_w_r_prev_0
+                 * f_bar = b_1 + x_w_r_prev_1
+                 * g_bar = b_2 + x_w_r_prev_2
+                 * o_bar = b_3 + x_w_r_prev_3
+                 * i = sigmoid(i_bar)
+                 * f = sigmoid(f_bar)
+                 * g = tanh(g_bar)
+                 * o = sigmoid(o_bar)
+                 * c = c_prev * f + i * g
+                 * o_tanh_c = o * tanh(c) */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *b_0_row = b_rows + first;
+                    const real *b_1_row = b_rows + nH + first;
+                    const real *b_2_row = b_rows + 2 * nH + first;
+                    const real *b_3_row = b_rows + 3 * nH + first;
+                    const real *x_w_r_prev_0_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_r_prev_1_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_r_prev_2_row = tile + (row - top) * slots * width + 2 * width;
+                    const real *x_w_r_prev_3_row = tile + (row - top) * slots * width + 3 * width;
+                    real *i_row = i_rows + row * nH + first;
+                    real *f_row = f_rows + row * nH + first;
+                    real *g_row = g_rows + row * nH + first;
+                    real *o_row = o_rows + row * nH + first;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *o_tanh_c_row = o_tanh_c_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real c_prev = c_prev_row[unit];
+                        const real b_0 = b_0_row[unit];
+                        const real b_1 = b_1_row[unit];
+                        const real b_2 = b_2_row[unit];
+                        const real b_3 = b_3_row[unit];
+                        const real x_w_r_prev_0 = x_w_r_prev_0_row[unit];
+                        const real x_w_r_prev_1 = x_w_r_prev_1_row[unit];
+                        const real x_w_r_prev_2 = x_w_r_prev_2_row[unit];
+                        const real x_w_r_prev_3 = x_w_r_prev_3_row[unit];
+                        const real i_bar = b_0 + x_w_r_prev_0;
+                        const real f_bar = b_1 + x_w_r_prev_1;
+                        const real g_bar = b_2 + x_w_r_prev_2;
+                        const real o_bar = b_3 + x_w_r_prev_3;
+                        const real i = cg_sigmoid(i_bar);
+                        i_row[unit] = i;
+                        const real f = cg_sigmoid(f_bar);
+                        f_row[unit] = f;
+                        const real g = cg_tanh(g_bar);
+                        g_row[unit] = g;
+                        const real o = cg_sigmoid(o_bar);
+                        o_row[unit] = o;
+                        const real c = c_prev * f + i * g;
+                        c_row[unit] = c;
+                        o_tanh_c_row[unit] = o * cg_tanh(c);
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *b_0_row = b_rows + first;
+                    const real *b_1_row = b_rows + nH + first;
+                    const real *b_2_row = b_rows + 2 * nH + first;
+                    const real *b_3_row = b_rows + 3 * nH + first;
+                    const real *x_w_r_prev_0_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_r_prev_1_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_r_prev_2_row = tile + (row - top) * slots * width + 2 * width;
+                    const real *x_w_r_prev_3_row = tile + (row - top) * slots * width + 3 * width;
+                    real *i_row = i_rows + row * nH + first;
+                    real *f_row = f_rows + row * nH + first;
+                    real *g_row = g_rows + row * nH + first;
+                    real *o_row = o_rows + row * nH + first;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *o_tanh_c_row = o_tanh_c_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real c_prev = c_prev_row[unit];
+                        const real b_0 = b_0_row[unit];
+                        const real b_1 = b_1_row[unit];
+                        const real b_2 = b_2_row[unit];
+                        const real b_3 = b_3_row[unit];
+                        const real x_w_r_prev_0 = x_w_r_prev_0_row[unit];
+                        const real x_w_r_prev_1 = x_w_r_prev_1_row[unit];
+                        const real x_w_r_prev_2 = x_w_r_prev_2_row[unit];
+                        const real x_w_r_prev_3 = x_w_r_prev_3_row[unit];
+                        const real i_bar = b_0 + x_w_r_prev_0;
+                        const real f_bar = b_1 + x_w_r_prev_1;
+                        const real g_bar = b_2 + x_w_r_prev_2;
+                        const real o_bar = b_3 + x_w_r_prev_3;
+                        const real i = cg_sigmoid(i_bar);
+                        i_row[unit] = i;
+                        const real f = cg_sigmoid(f_bar);
+                        f_row[unit] = f;
+                        const real g = cg_tanh(g_bar);
+                        g_row[unit] = g;
+                        const real o = cg_sigmoid(o_bar);
+                        o_row[unit] = o;
+                        const real c = c_prev * f + i * g;
+                        c_row[unit] = c;
+                        o_tanh_c_row[unit] = o * cg_tanh(c);
+                    }
+                }
+}
         }
     }
 }
@@ -634,15 +687,26 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, o_tanh_c_rows + top * (nH), nH,
                     memory->forward_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* r = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *r_row_0 = r_rows + row * r_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    r_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* r = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *r_row_0 = r_rows + row * r_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        r_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *r_row_0 = r_rows + row * r_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        r_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }
@@ -1049,54 +1113,94 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nP, d_r_in_rows + top * (nP), nP,
                     memory->reverse_3_panel_1 + panel * (nP) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_tanh_c = d_o_tanh_c * o
-             * d_c_total = d_c_in + d_tanh_c * (1 - tanh_c**2)
-             * d_o = d_o_tanh_c * tanh_c
-             * d_g = d_c_total * i
-             * d_f = d_c_total * c_prev
-             * d_i = d_c_total * g
-             * d_o_bar = d_o * (1 - o) * o
-             * d_g_bar = d_g * (1 - g**2)
-             * d_f_bar = d_f * (1 - f) * f
-             * d_i_bar = d_i * (1 - i) * i
-             * d_c_prev = d_c_total * f */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_c_in_row = d_c_in_rows + row * nH + first;
-                const real *d_o_tanh_c_row = tile + (row - top) * slots * width + 0 * width;
-                const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                const real *i_row = i_rows + row * nH + first;
-                const real *f_row = f_rows + row * nH + first;
-                const real *g_row = g_rows + row * nH + first;
-                const real *o_row = o_rows + row * nH + first;
-                const real *tanh_c_row = tanh_c_rows + row * nH + first;
-                real *d_o_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + 3 * nH + first;
-                real *d_g_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + 2 * nH + first;
-                real *d_f_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + nH + first;
-                real *d_i_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + first;
-                real *d_c_prev_row = d_c_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_c_in = d_c_in_row[unit];
-                    const real d_o_tanh_c = d_o_tanh_c_row[unit];
-                    const real c_prev = c_prev_row[unit];
-                    const real i = i_row[unit];
-                    const real f = f_row[unit];
-                    const real g = g_row[unit];
-                    const real o = o_row[unit];
-                    const real tanh_c = tanh_c_row[unit];
-                    const real d_tanh_c = d_o_tanh_c * o;
-                    const real d_c_total = d_c_in + d_tanh_c * (1 - tanh_c * tanh_c);
-                    const real d_o = d_o_tanh_c * tanh_c;
-                    const real d_g = d_c_total * i;
-                    const real d_f = d_c_total * c_prev;
-                    const real d_i = d_c_total * g;
-                    d_o_bar_row[unit] = d_o * (1 - o) * o;
-                    d_g_bar_row[unit] = d_g * (1 - g * g);
-                    d_f_bar_row[unit] = d_f * (1 - f) * f;
-                    d_i_bar_row[unit] = d_i * (1 - i) * i;
-                    d_c_prev_row[unit] = d_c_total * f;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_tanh_c = d_o_tanh_c * o
+                 * d_c_total = d_c_in + d_tanh_c * (1 - tanh_c**2)
+                 * d_o = d_o_tanh_c * tanh_c
+                 * d_g = d_c_total * i
+                 * d_f = d_c_total * c_prev
+                 * d_i = d_c_total * g
+                 * d_o_bar = d_o * (1 - o) * o
+                 * d_g_bar = d_g * (1 - g**2)
+                 * d_f_bar = d_f * (1 - f) * f
+                 * d_i_bar = d_i * (1 - i) * i
+                 * d_c_prev = d_c_total * f */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_c_in_row = d_c_in_rows + row * nH + first;
+                    const real *d_o_tanh_c_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *i_row = i_rows + row * nH + first;
+                    const real *f_row = f_rows + row * nH + first;
+                    const real *g_row = g_rows + row * nH + first;
+                    const real *o_row = o_rows + row * nH + first;
+                    const real *tanh_c_row = tanh_c_rows + row * nH + first;
+                    real *d_o_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + 3 * nH + first;
+                    real *d_g_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + 2 * nH + first;
+                    real *d_f_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + nH + first;
+                    real *d_i_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + first;
+                    real *d_c_prev_row = d_c_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_c_in = d_c_in_row[unit];
+                        const real d_o_tanh_c = d_o_tanh_c_row[unit];
+                        const real c_prev = c_prev_row[unit];
+                        const real i = i_row[unit];
+                        const real f = f_row[unit];
+                        const real g = g_row[unit];
+                        const real o = o_row[unit];
+                        const real tanh_c = tanh_c_row[unit];
+                        const real d_tanh_c = d_o_tanh_c * o;
+                        const real d_c_total = d_c_in + d_tanh_c * (1 - tanh_c * tanh_c);
+                        const real d_o = d_o_tanh_c * tanh_c;
+                        const real d_g = d_c_total * i;
+                        const real d_f = d_c_total * c_prev;
+                        const real d_i = d_c_total * g;
+                        d_o_bar_row[unit] = d_o * (1 - o) * o;
+                        d_g_bar_row[unit] = d_g * (1 - g * g);
+                        d_f_bar_row[unit] = d_f * (1 - f) * f;
+                        d_i_bar_row[unit] = d_i * (1 - i) * i;
+                        d_c_prev_row[unit] = d_c_total * f;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_c_in_row = d_c_in_rows + row * nH + first;
+                    const real *d_o_tanh_c_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *i_row = i_rows + row * nH + first;
+                    const real *f_row = f_rows + row * nH + first;
+                    const real *g_row = g_rows + row * nH + first;
+                    const real *o_row = o_rows + row * nH + first;
+                    const real *tanh_c_row = tanh_c_rows + row * nH + first;
+                    real *d_o_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + 3 * nH + first;
+                    real *d_g_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + 2 * nH + first;
+                    real *d_f_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + nH + first;
+                    real *d_i_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + first;
+                    real *d_c_prev_row = d_c_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_c_in = d_c_in_row[unit];
+                        const real d_o_tanh_c = d_o_tanh_c_row[unit];
+                        const real c_prev = c_prev_row[unit];
+                        const real i = i_row[unit];
+                        const real f = f_row[unit];
+                        const real g = g_row[unit];
+                        const real o = o_row[unit];
+                        const real tanh_c = tanh_c_row[unit];
+                        const real d_tanh_c = d_o_tanh_c * o;
+                        const real d_c_total = d_c_in + d_tanh_c * (1 - tanh_c * tanh_c);
+                        const real d_o = d_o_tanh_c * tanh_c;
+                        const real d_g = d_c_total * i;
+                        const real d_f = d_c_total * c_prev;
+                        const real d_i = d_c_total * g;
+                        d_o_bar_row[unit] = d_o * (1 - o) * o;
+                        d_g_bar_row[unit] = d_g * (1 - g * g);
+                        d_f_bar_row[unit] = d_f * (1 - f) * f;
+                        d_i_bar_row[unit] = d_i * (1 - i) * i;
+                        d_c_prev_row[unit] = d_c_total * f;
+                    }
+                }
+}
         }
     }
 }
@@ -1131,15 +1235,26 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, 4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH),
                     memory->reverse_4_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_r_prev = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_r_prev_row_0 = d_r_prev_rows + row * nP + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_r_prev_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_r_prev = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_r_prev_row_0 = d_r_prev_rows + row * nP + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_r_prev_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_r_prev_row_0 = d_r_prev_rows + row * nP + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_r_prev_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }
@@ -1296,15 +1411,26 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, 4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH),
                     memory->deferred_6_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

@@ -1266,6 +1266,12 @@ int CELLGEN_NAME(ltc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- ltc_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -1394,35 +1400,64 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
                     memory->forward_2_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 1 * width, slots * width, 1);
-            /* drive = b + x_w
-             * f_1 = sigmoid(drive + h_prev_u)
-             * h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1) */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *b_row = b_rows + first;
-                const real *a_row = a_rows + first;
-                const real *tau_row = tau_rows + first;
-                const real dt = *(dt_rows + row * 1);
-                const real *x_w_row = tile + (row - top) * slots * width + 0 * width;
-                const real *h_prev_u_row = tile + (row - top) * slots * width + 1 * width;
-                real *drive_row = drive_rows + row * nH + first;
-                real *f_1_row = f_1_rows + row * nH + first;
-                real *h_1_row = h_1_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real h_prev = h_prev_row[unit];
-                    const real b = b_row[unit];
-                    const real a = a_row[unit];
-                    const real tau = tau_row[unit];
-                    const real x_w = x_w_row[unit];
-                    const real h_prev_u = h_prev_u_row[unit];
-                    const real drive = b + x_w;
-                    drive_row[unit] = drive;
-                    const real f_1 = cg_sigmoid(drive + h_prev_u);
-                    f_1_row[unit] = f_1;
-                    h_1_row[unit] = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1);
+            if (units == width) { /* a whole block: its width is known */
+                /* drive = b + x_w
+                 * f_1 = sigmoid(drive + h_prev_u)
+                 * h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1) */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_row = b_rows + first;
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *x_w_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_prev_u_row = tile + (row - top) * slots * width + 1 * width;
+                    real *drive_row = drive_rows + row * nH + first;
+                    real *f_1_row = f_1_rows + row * nH + first;
+                    real *h_1_row = h_1_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b = b_row[unit];
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real x_w = x_w_row[unit];
+                        const real h_prev_u = h_prev_u_row[unit];
+                        const real drive = b + x_w;
+                        drive_row[unit] = drive;
+                        const real f_1 = cg_sigmoid(drive + h_prev_u);
+                        f_1_row[unit] = f_1;
+                        h_1_row[unit] = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1);
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_row = b_rows + first;
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *x_w_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_prev_u_row = tile + (row - top) * slots * width + 1 * width;
+                    real *drive_row = drive_rows + row * nH + first;
+                    real *f_1_row = f_1_rows + row * nH + first;
+                    real *h_1_row = h_1_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b = b_row[unit];
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real x_w = x_w_row[unit];
+                        const real h_prev_u = h_prev_u_row[unit];
+                        const real drive = b + x_w;
+                        drive_row[unit] = drive;
+                        const real f_1 = cg_sigmoid(drive + h_prev_u);
+                        f_1_row[unit] = f_1;
+                        h_1_row[unit] = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1);
+                    }
+                }
+}
         }
     }
 }
@@ -1481,29 +1516,53 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, h_1_rows + top * (nH), nH,
                     memory->forward_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* f_2 = sigmoid(drive + h_1_u)
-             * h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1) */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *a_row = a_rows + first;
-                const real *tau_row = tau_rows + first;
-                const real *drive_row = drive_rows + row * nH + first;
-                const real dt = *(dt_rows + row * 1);
-                const real *h_1_row = h_1_rows + row * nH + first;
-                const real *h_1_u_row = tile + (row - top) * slots * width + 0 * width;
-                real *f_2_row = f_2_rows + row * nH + first;
-                real *h_2_row = h_2_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real a = a_row[unit];
-                    const real tau = tau_row[unit];
-                    const real drive = drive_row[unit];
-                    const real h_1 = h_1_row[unit];
-                    const real h_1_u = h_1_u_row[unit];
-                    const real f_2 = cg_sigmoid(drive + h_1_u);
-                    f_2_row[unit] = f_2;
-                    h_2_row[unit] = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1);
+            if (units == width) { /* a whole block: its width is known */
+                /* f_2 = sigmoid(drive + h_1_u)
+                 * h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1) */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real *drive_row = drive_rows + row * nH + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *h_1_row = h_1_rows + row * nH + first;
+                    const real *h_1_u_row = tile + (row - top) * slots * width + 0 * width;
+                    real *f_2_row = f_2_rows + row * nH + first;
+                    real *h_2_row = h_2_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real drive = drive_row[unit];
+                        const real h_1 = h_1_row[unit];
+                        const real h_1_u = h_1_u_row[unit];
+                        const real f_2 = cg_sigmoid(drive + h_1_u);
+                        f_2_row[unit] = f_2;
+                        h_2_row[unit] = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1);
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real *drive_row = drive_rows + row * nH + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *h_1_row = h_1_rows + row * nH + first;
+                    const real *h_1_u_row = tile + (row - top) * slots * width + 0 * width;
+                    real *f_2_row = f_2_rows + row * nH + first;
+                    real *h_2_row = h_2_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real drive = drive_row[unit];
+                        const real h_1 = h_1_row[unit];
+                        const real h_1_u = h_1_u_row[unit];
+                        const real f_2 = cg_sigmoid(drive + h_1_u);
+                        f_2_row[unit] = f_2;
+                        h_2_row[unit] = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1);
+                    }
+                }
+}
         }
     }
 }
@@ -1542,29 +1601,53 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, h_2_rows + top * (nH), nH,
                     memory->forward_4_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* f_3 = sigmoid(drive + h_2_u)
-             * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1) */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *a_row = a_rows + first;
-                const real *tau_row = tau_rows + first;
-                const real *drive_row = drive_rows + row * nH + first;
-                const real dt = *(dt_rows + row * 1);
-                const real *h_2_row = h_2_rows + row * nH + first;
-                const real *h_2_u_row = tile + (row - top) * slots * width + 0 * width;
-                real *f_3_row = f_3_rows + row * nH + first;
-                real *h_3_row = h_3_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real a = a_row[unit];
-                    const real tau = tau_row[unit];
-                    const real drive = drive_row[unit];
-                    const real h_2 = h_2_row[unit];
-                    const real h_2_u = h_2_u_row[unit];
-                    const real f_3 = cg_sigmoid(drive + h_2_u);
-                    f_3_row[unit] = f_3;
-                    h_3_row[unit] = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1);
+            if (units == width) { /* a whole block: its width is known */
+                /* f_3 = sigmoid(drive + h_2_u)
+                 * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1) */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real *drive_row = drive_rows + row * nH + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *h_2_row = h_2_rows + row * nH + first;
+                    const real *h_2_u_row = tile + (row - top) * slots * width + 0 * width;
+                    real *f_3_row = f_3_rows + row * nH + first;
+                    real *h_3_row = h_3_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real drive = drive_row[unit];
+                        const real h_2 = h_2_row[unit];
+                        const real h_2_u = h_2_u_row[unit];
+                        const real f_3 = cg_sigmoid(drive + h_2_u);
+                        f_3_row[unit] = f_3;
+                        h_3_row[unit] = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1);
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real *drive_row = drive_rows + row * nH + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *h_2_row = h_2_rows + row * nH + first;
+                    const real *h_2_u_row = tile + (row - top) * slots * width + 0 * width;
+                    real *f_3_row = f_3_rows + row * nH + first;
+                    real *h_3_row = h_3_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real drive = drive_row[unit];
+                        const real h_2 = h_2_row[unit];
+                        const real h_2_u = h_2_u_row[unit];
+                        const real f_3 = cg_sigmoid(drive + h_2_u);
+                        f_3_row[unit] = f_3;
+                        h_3_row[unit] = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1);
+                    }
+                }
+}
         }
     }
 }
@@ -1603,29 +1686,53 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, h_3_rows + top * (nH), nH,
                     memory->forward_5_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* f_4 = sigmoid(drive + h_3_u)
-             * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1) */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *a_row = a_rows + first;
-                const real *tau_row = tau_rows + first;
-                const real *drive_row = drive_rows + row * nH + first;
-                const real dt = *(dt_rows + row * 1);
-                const real *h_3_row = h_3_rows + row * nH + first;
-                const real *h_3_u_row = tile + (row - top) * slots * width + 0 * width;
-                real *f_4_row = f_4_rows + row * nH + first;
-                real *h_4_row = h_4_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real a = a_row[unit];
-                    const real tau = tau_row[unit];
-                    const real drive = drive_row[unit];
-                    const real h_3 = h_3_row[unit];
-                    const real h_3_u = h_3_u_row[unit];
-                    const real f_4 = cg_sigmoid(drive + h_3_u);
-                    f_4_row[unit] = f_4;
-                    h_4_row[unit] = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
+            if (units == width) { /* a whole block: its width is known */
+                /* f_4 = sigmoid(drive + h_3_u)
+                 * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1) */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real *drive_row = drive_rows + row * nH + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *h_3_row = h_3_rows + row * nH + first;
+                    const real *h_3_u_row = tile + (row - top) * slots * width + 0 * width;
+                    real *f_4_row = f_4_rows + row * nH + first;
+                    real *h_4_row = h_4_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real drive = drive_row[unit];
+                        const real h_3 = h_3_row[unit];
+                        const real h_3_u = h_3_u_row[unit];
+                        const real f_4 = cg_sigmoid(drive + h_3_u);
+                        f_4_row[unit] = f_4;
+                        h_4_row[unit] = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real *drive_row = drive_rows + row * nH + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *h_3_row = h_3_rows + row * nH + first;
+                    const real *h_3_u_row = tile + (row - top) * slots * width + 0 * width;
+                    real *f_4_row = f_4_rows + row * nH + first;
+                    real *h_4_row = h_4_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real drive = drive_row[unit];
+                        const real h_3 = h_3_row[unit];
+                        const real h_3_u = h_3_u_row[unit];
+                        const real f_4 = cg_sigmoid(drive + h_3_u);
+                        f_4_row[unit] = f_4;
+                        h_4_row[unit] = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
+                    }
+                }
+}
         }
     }
 }
@@ -1664,29 +1771,53 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, h_4_rows + top * (nH), nH,
                     memory->forward_6_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* f_5 = sigmoid(drive + h_4_u)
-             * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1) */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *a_row = a_rows + first;
-                const real *tau_row = tau_rows + first;
-                const real *drive_row = drive_rows + row * nH + first;
-                const real dt = *(dt_rows + row * 1);
-                const real *h_4_row = h_4_rows + row * nH + first;
-                const real *h_4_u_row = tile + (row - top) * slots * width + 0 * width;
-                real *f_5_row = f_5_rows + row * nH + first;
-                real *h_5_row = h_5_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real a = a_row[unit];
-                    const real tau = tau_row[unit];
-                    const real drive = drive_row[unit];
-                    const real h_4 = h_4_row[unit];
-                    const real h_4_u = h_4_u_row[unit];
-                    const real f_5 = cg_sigmoid(drive + h_4_u);
-                    f_5_row[unit] = f_5;
-                    h_5_row[unit] = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
+            if (units == width) { /* a whole block: its width is known */
+                /* f_5 = sigmoid(drive + h_4_u)
+                 * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1) */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real *drive_row = drive_rows + row * nH + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *h_4_row = h_4_rows + row * nH + first;
+                    const real *h_4_u_row = tile + (row - top) * slots * width + 0 * width;
+                    real *f_5_row = f_5_rows + row * nH + first;
+                    real *h_5_row = h_5_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real drive = drive_row[unit];
+                        const real h_4 = h_4_row[unit];
+                        const real h_4_u = h_4_u_row[unit];
+                        const real f_5 = cg_sigmoid(drive + h_4_u);
+                        f_5_row[unit] = f_5;
+                        h_5_row[unit] = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real *drive_row = drive_rows + row * nH + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *h_4_row = h_4_rows + row * nH + first;
+                    const real *h_4_u_row = tile + (row - top) * slots * width + 0 * width;
+                    real *f_5_row = f_5_rows + row * nH + first;
+                    real *h_5_row = h_5_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real drive = drive_row[unit];
+                        const real h_4 = h_4_row[unit];
+                        const real h_4_u = h_4_u_row[unit];
+                        const real f_5 = cg_sigmoid(drive + h_4_u);
+                        f_5_row[unit] = f_5;
+                        h_5_row[unit] = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
+                    }
+                }
+}
         }
     }
 }
@@ -1726,29 +1857,53 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, h_5_rows + top * (nH), nH,
                     memory->forward_7_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* f_6 = sigmoid(drive + h_5_u)
-             * h = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1) */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *a_row = a_rows + first;
-                const real *tau_row = tau_rows + first;
-                const real *drive_row = drive_rows + row * nH + first;
-                const real dt = *(dt_rows + row * 1);
-                const real *h_5_row = h_5_rows + row * nH + first;
-                const real *h_5_u_row = tile + (row - top) * slots * width + 0 * width;
-                real *f_6_row = f_6_rows + row * nH + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real a = a_row[unit];
-                    const real tau = tau_row[unit];
-                    const real drive = drive_row[unit];
-                    const real h_5 = h_5_row[unit];
-                    const real h_5_u = h_5_u_row[unit];
-                    const real f_6 = cg_sigmoid(drive + h_5_u);
-                    f_6_row[unit] = f_6;
-                    h_row[unit] = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1);
+            if (units == width) { /* a whole block: its width is known */
+                /* f_6 = sigmoid(drive + h_5_u)
+                 * h = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1) */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real *drive_row = drive_rows + row * nH + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *h_5_row = h_5_rows + row * nH + first;
+                    const real *h_5_u_row = tile + (row - top) * slots * width + 0 * width;
+                    real *f_6_row = f_6_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real drive = drive_row[unit];
+                        const real h_5 = h_5_row[unit];
+                        const real h_5_u = h_5_u_row[unit];
+                        const real f_6 = cg_sigmoid(drive + h_5_u);
+                        f_6_row[unit] = f_6;
+                        h_row[unit] = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1);
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real *drive_row = drive_rows + row * nH + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *h_5_row = h_5_rows + row * nH + first;
+                    const real *h_5_u_row = tile + (row - top) * slots * width + 0 * width;
+                    real *f_6_row = f_6_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real drive = drive_row[unit];
+                        const real h_5 = h_5_row[unit];
+                        const real h_5_u = h_5_u_row[unit];
+                        const real f_6 = cg_sigmoid(drive + h_5_u);
+                        f_6_row[unit] = f_6;
+                        h_row[unit] = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1);
+                    }
+                }
+}
         }
     }
 }
@@ -2245,35 +2400,64 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_f_6_pre_rows + top * (nH), nH,
                     memory->reverse_4_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1
-             * d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / ((1 / tau + f_5) * dt + 1)**2)
-             * d_f_5_pre = d_f_5 * (1 - f_5) * f_5 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                const real *d_h_5_1_row = tile + (row - top) * slots * width + 0 * width;
-                const real *a_row = a_rows + first;
-                const real *tau_row = tau_rows + first;
-                const real dt = *(dt_rows + row * 1);
-                const real *h_4_row = h_4_rows + row * nH + first;
-                const real *f_5_row = f_5_rows + row * nH + first;
-                const real *f_6_row = f_6_rows + row * nH + first;
-                real *d_h_5_row = d_h_5_rows + row * nH + first;
-                real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h_in = d_h_in_row[unit];
-                    const real d_h_5_1 = d_h_5_1_row[unit];
-                    const real a = a_row[unit];
-                    const real tau = tau_row[unit];
-                    const real h_4 = h_4_row[unit];
-                    const real f_5 = f_5_row[unit];
-                    const real f_6 = f_6_row[unit];
-                    const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
-                    d_h_5_row[unit] = d_h_5;
-                    const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
-                    d_f_5_pre_row[unit] = d_f_5 * (1 - f_5) * f_5;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1
+                 * d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / ((1 / tau + f_5) * dt + 1)**2)
+                 * d_f_5_pre = d_f_5 * (1 - f_5) * f_5 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_5_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *h_4_row = h_4_rows + row * nH + first;
+                    const real *f_5_row = f_5_rows + row * nH + first;
+                    const real *f_6_row = f_6_rows + row * nH + first;
+                    real *d_h_5_row = d_h_5_rows + row * nH + first;
+                    real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_5_1 = d_h_5_1_row[unit];
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real h_4 = h_4_row[unit];
+                        const real f_5 = f_5_row[unit];
+                        const real f_6 = f_6_row[unit];
+                        const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
+                        d_h_5_row[unit] = d_h_5;
+                        const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
+                        d_f_5_pre_row[unit] = d_f_5 * (1 - f_5) * f_5;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_5_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *h_4_row = h_4_rows + row * nH + first;
+                    const real *f_5_row = f_5_rows + row * nH + first;
+                    const real *f_6_row = f_6_rows + row * nH + first;
+                    real *d_h_5_row = d_h_5_rows + row * nH + first;
+                    real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_5_1 = d_h_5_1_row[unit];
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real h_4 = h_4_row[unit];
+                        const real f_5 = f_5_row[unit];
+                        const real f_6 = f_6_row[unit];
+                        const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
+                        d_h_5_row[unit] = d_h_5;
+                        const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
+                        d_f_5_pre_row[unit] = d_f_5 * (1 - f_5) * f_5;
+                    }
+                }
+}
         }
     }
 }
@@ -2315,35 +2499,64 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_f_5_pre_rows + top * (nH), nH,
                     memory->reverse_5_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1
-             * d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / ((1 / tau + f_4) * dt + 1)**2)
-             * d_f_4_pre = d_f_4 * (1 - f_4) * f_4 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_5_row = d_h_5_rows + row * nH + first;
-                const real *d_h_4_1_row = tile + (row - top) * slots * width + 0 * width;
-                const real *a_row = a_rows + first;
-                const real *tau_row = tau_rows + first;
-                const real dt = *(dt_rows + row * 1);
-                const real *h_3_row = h_3_rows + row * nH + first;
-                const real *f_4_row = f_4_rows + row * nH + first;
-                const real *f_5_row = f_5_rows + row * nH + first;
-                real *d_h_4_row = d_h_4_rows + row * nH + first;
-                real *d_f_4_pre_row = d_f_4_pre_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h_5 = d_h_5_row[unit];
-                    const real d_h_4_1 = d_h_4_1_row[unit];
-                    const real a = a_row[unit];
-                    const real tau = tau_row[unit];
-                    const real h_3 = h_3_row[unit];
-                    const real f_4 = f_4_row[unit];
-                    const real f_5 = f_5_row[unit];
-                    const real d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1;
-                    d_h_4_row[unit] = d_h_4;
-                    const real d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
-                    d_f_4_pre_row[unit] = d_f_4 * (1 - f_4) * f_4;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1
+                 * d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / ((1 / tau + f_4) * dt + 1)**2)
+                 * d_f_4_pre = d_f_4 * (1 - f_4) * f_4 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_5_row = d_h_5_rows + row * nH + first;
+                    const real *d_h_4_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *h_3_row = h_3_rows + row * nH + first;
+                    const real *f_4_row = f_4_rows + row * nH + first;
+                    const real *f_5_row = f_5_rows + row * nH + first;
+                    real *d_h_4_row = d_h_4_rows + row * nH + first;
+                    real *d_f_4_pre_row = d_f_4_pre_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_5 = d_h_5_row[unit];
+                        const real d_h_4_1 = d_h_4_1_row[unit];
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real h_3 = h_3_row[unit];
+                        const real f_4 = f_4_row[unit];
+                        const real f_5 = f_5_row[unit];
+                        const real d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1;
+                        d_h_4_row[unit] = d_h_4;
+                        const real d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
+                        d_f_4_pre_row[unit] = d_f_4 * (1 - f_4) * f_4;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_5_row = d_h_5_rows + row * nH + first;
+                    const real *d_h_4_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *h_3_row = h_3_rows + row * nH + first;
+                    const real *f_4_row = f_4_rows + row * nH + first;
+                    const real *f_5_row = f_5_rows + row * nH + first;
+                    real *d_h_4_row = d_h_4_rows + row * nH + first;
+                    real *d_f_4_pre_row = d_f_4_pre_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_5 = d_h_5_row[unit];
+                        const real d_h_4_1 = d_h_4_1_row[unit];
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real h_3 = h_3_row[unit];
+                        const real f_4 = f_4_row[unit];
+                        const real f_5 = f_5_row[unit];
+                        const real d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1;
+                        d_h_4_row[unit] = d_h_4;
+                        const real d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
+                        d_f_4_pre_row[unit] = d_f_4 * (1 - f_4) * f_4;
+                    }
+                }
+}
         }
     }
 }
@@ -2385,35 +2598,64 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_f_4_pre_rows + top * (nH), nH,
                     memory->reverse_6_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1
-             * d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / ((1 / tau + f_3) * dt + 1)**2)
-             * d_f_3_pre = d_f_3 * (1 - f_3) * f_3 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_4_row = d_h_4_rows + row * nH + first;
-                const real *d_h_3_1_row = tile + (row - top) * slots * width + 0 * width;
-                const real *a_row = a_rows + first;
-                const real *tau_row = tau_rows + first;
-                const real dt = *(dt_rows + row * 1);
-                const real *h_2_row = h_2_rows + row * nH + first;
-                const real *f_3_row = f_3_rows + row * nH + first;
-                const real *f_4_row = f_4_rows + row * nH + first;
-                real *d_h_3_row = d_h_3_rows + row * nH + first;
-                real *d_f_3_pre_row = d_f_3_pre_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h_4 = d_h_4_row[unit];
-                    const real d_h_3_1 = d_h_3_1_row[unit];
-                    const real a = a_row[unit];
-                    const real tau = tau_row[unit];
-                    const real h_2 = h_2_row[unit];
-                    const real f_3 = f_3_row[unit];
-                    const real f_4 = f_4_row[unit];
-                    const real d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1;
-                    d_h_3_row[unit] = d_h_3;
-                    const real d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
-                    d_f_3_pre_row[unit] = d_f_3 * (1 - f_3) * f_3;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1
+                 * d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / ((1 / tau + f_3) * dt + 1)**2)
+                 * d_f_3_pre = d_f_3 * (1 - f_3) * f_3 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_4_row = d_h_4_rows + row * nH + first;
+                    const real *d_h_3_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *h_2_row = h_2_rows + row * nH + first;
+                    const real *f_3_row = f_3_rows + row * nH + first;
+                    const real *f_4_row = f_4_rows + row * nH + first;
+                    real *d_h_3_row = d_h_3_rows + row * nH + first;
+                    real *d_f_3_pre_row = d_f_3_pre_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_4 = d_h_4_row[unit];
+                        const real d_h_3_1 = d_h_3_1_row[unit];
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real h_2 = h_2_row[unit];
+                        const real f_3 = f_3_row[unit];
+                        const real f_4 = f_4_row[unit];
+                        const real d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1;
+                        d_h_3_row[unit] = d_h_3;
+                        const real d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
+                        d_f_3_pre_row[unit] = d_f_3 * (1 - f_3) * f_3;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_4_row = d_h_4_rows + row * nH + first;
+                    const real *d_h_3_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *h_2_row = h_2_rows + row * nH + first;
+                    const real *f_3_row = f_3_rows + row * nH + first;
+                    const real *f_4_row = f_4_rows + row * nH + first;
+                    real *d_h_3_row = d_h_3_rows + row * nH + first;
+                    real *d_f_3_pre_row = d_f_3_pre_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_4 = d_h_4_row[unit];
+                        const real d_h_3_1 = d_h_3_1_row[unit];
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real h_2 = h_2_row[unit];
+                        const real f_3 = f_3_row[unit];
+                        const real f_4 = f_4_row[unit];
+                        const real d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1;
+                        d_h_3_row[unit] = d_h_3;
+                        const real d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
+                        d_f_3_pre_row[unit] = d_f_3 * (1 - f_3) * f_3;
+                    }
+                }
+}
         }
     }
 }
@@ -2455,35 +2697,64 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_f_3_pre_rows + top * (nH), nH,
                     memory->reverse_7_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1
-             * d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / ((1 / tau + f_2) * dt + 1)**2)
-             * d_f_2_pre = d_f_2 * (1 - f_2) * f_2 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_3_row = d_h_3_rows + row * nH + first;
-                const real *d_h_2_1_row = tile + (row - top) * slots * width + 0 * width;
-                const real *a_row = a_rows + first;
-                const real *tau_row = tau_rows + first;
-                const real dt = *(dt_rows + row * 1);
-                const real *h_1_row = h_1_rows + row * nH + first;
-                const real *f_2_row = f_2_rows + row * nH + first;
-                const real *f_3_row = f_3_rows + row * nH + first;
-                real *d_h_2_row = d_h_2_rows + row * nH + first;
-                real *d_f_2_pre_row = d_f_2_pre_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h_3 = d_h_3_row[unit];
-                    const real d_h_2_1 = d_h_2_1_row[unit];
-                    const real a = a_row[unit];
-                    const real tau = tau_row[unit];
-                    const real h_1 = h_1_row[unit];
-                    const real f_2 = f_2_row[unit];
-                    const real f_3 = f_3_row[unit];
-                    const real d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1;
-                    d_h_2_row[unit] = d_h_2;
-                    const real d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
-                    d_f_2_pre_row[unit] = d_f_2 * (1 - f_2) * f_2;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1
+                 * d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / ((1 / tau + f_2) * dt + 1)**2)
+                 * d_f_2_pre = d_f_2 * (1 - f_2) * f_2 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_3_row = d_h_3_rows + row * nH + first;
+                    const real *d_h_2_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *h_1_row = h_1_rows + row * nH + first;
+                    const real *f_2_row = f_2_rows + row * nH + first;
+                    const real *f_3_row = f_3_rows + row * nH + first;
+                    real *d_h_2_row = d_h_2_rows + row * nH + first;
+                    real *d_f_2_pre_row = d_f_2_pre_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_3 = d_h_3_row[unit];
+                        const real d_h_2_1 = d_h_2_1_row[unit];
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real h_1 = h_1_row[unit];
+                        const real f_2 = f_2_row[unit];
+                        const real f_3 = f_3_row[unit];
+                        const real d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1;
+                        d_h_2_row[unit] = d_h_2;
+                        const real d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
+                        d_f_2_pre_row[unit] = d_f_2 * (1 - f_2) * f_2;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_3_row = d_h_3_rows + row * nH + first;
+                    const real *d_h_2_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *h_1_row = h_1_rows + row * nH + first;
+                    const real *f_2_row = f_2_rows + row * nH + first;
+                    const real *f_3_row = f_3_rows + row * nH + first;
+                    real *d_h_2_row = d_h_2_rows + row * nH + first;
+                    real *d_f_2_pre_row = d_f_2_pre_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_3 = d_h_3_row[unit];
+                        const real d_h_2_1 = d_h_2_1_row[unit];
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real h_1 = h_1_row[unit];
+                        const real f_2 = f_2_row[unit];
+                        const real f_3 = f_3_row[unit];
+                        const real d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1;
+                        d_h_2_row[unit] = d_h_2;
+                        const real d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
+                        d_f_2_pre_row[unit] = d_f_2 * (1 - f_2) * f_2;
+                    }
+                }
+}
         }
     }
 }
@@ -2527,35 +2798,64 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_f_2_pre_rows + top * (nH), nH,
                     memory->reverse_8_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1
-             * d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / ((1 / tau + f_1) * dt + 1)**2)
-             * d_f_1_pre = d_f_1 * (1 - f_1) * f_1 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_2_row = d_h_2_rows + row * nH + first;
-                const real *d_h_1_1_row = tile + (row - top) * slots * width + 0 * width;
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *a_row = a_rows + first;
-                const real *tau_row = tau_rows + first;
-                const real dt = *(dt_rows + row * 1);
-                const real *f_1_row = f_1_rows + row * nH + first;
-                const real *f_2_row = f_2_rows + row * nH + first;
-                real *d_h_1_row = d_h_1_rows + row * nH + first;
-                real *d_f_1_pre_row = d_f_1_pre_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h_2 = d_h_2_row[unit];
-                    const real d_h_1_1 = d_h_1_1_row[unit];
-                    const real h_prev = h_prev_row[unit];
-                    const real a = a_row[unit];
-                    const real tau = tau_row[unit];
-                    const real f_1 = f_1_row[unit];
-                    const real f_2 = f_2_row[unit];
-                    const real d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1;
-                    d_h_1_row[unit] = d_h_1;
-                    const real d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
-                    d_f_1_pre_row[unit] = d_f_1 * (1 - f_1) * f_1;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1
+                 * d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / ((1 / tau + f_1) * dt + 1)**2)
+                 * d_f_1_pre = d_f_1 * (1 - f_1) * f_1 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_2_row = d_h_2_rows + row * nH + first;
+                    const real *d_h_1_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *f_1_row = f_1_rows + row * nH + first;
+                    const real *f_2_row = f_2_rows + row * nH + first;
+                    real *d_h_1_row = d_h_1_rows + row * nH + first;
+                    real *d_f_1_pre_row = d_f_1_pre_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_2 = d_h_2_row[unit];
+                        const real d_h_1_1 = d_h_1_1_row[unit];
+                        const real h_prev = h_prev_row[unit];
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real f_1 = f_1_row[unit];
+                        const real f_2 = f_2_row[unit];
+                        const real d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1;
+                        d_h_1_row[unit] = d_h_1;
+                        const real d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
+                        d_f_1_pre_row[unit] = d_f_1 * (1 - f_1) * f_1;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_2_row = d_h_2_rows + row * nH + first;
+                    const real *d_h_1_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *a_row = a_rows + first;
+                    const real *tau_row = tau_rows + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *f_1_row = f_1_rows + row * nH + first;
+                    const real *f_2_row = f_2_rows + row * nH + first;
+                    real *d_h_1_row = d_h_1_rows + row * nH + first;
+                    real *d_f_1_pre_row = d_f_1_pre_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_2 = d_h_2_row[unit];
+                        const real d_h_1_1 = d_h_1_1_row[unit];
+                        const real h_prev = h_prev_row[unit];
+                        const real a = a_row[unit];
+                        const real tau = tau_row[unit];
+                        const real f_1 = f_1_row[unit];
+                        const real f_2 = f_2_row[unit];
+                        const real d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1;
+                        d_h_1_row[unit] = d_h_1;
+                        const real d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
+                        d_f_1_pre_row[unit] = d_f_1 * (1 - f_1) * f_1;
+                    }
+                }
+}
         }
     }
 }
@@ -2593,23 +2893,42 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_f_1_pre_rows + top * (nH), nH,
                     memory->reverse_9_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_h_prev = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_1_row = d_h_1_rows + row * nH + first;
-                const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
-                const real *tau_row = tau_rows + first;
-                const real dt = *(dt_rows + row * 1);
-                const real *f_1_row = f_1_rows + row * nH + first;
-                real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h_1 = d_h_1_row[unit];
-                    const real d_h_prev_1 = d_h_prev_1_row[unit];
-                    const real tau = tau_row[unit];
-                    const real f_1 = f_1_row[unit];
-                    d_h_prev_row[unit] = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_1_row = d_h_1_rows + row * nH + first;
+                    const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *tau_row = tau_rows + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *f_1_row = f_1_rows + row * nH + first;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_1 = d_h_1_row[unit];
+                        const real d_h_prev_1 = d_h_prev_1_row[unit];
+                        const real tau = tau_row[unit];
+                        const real f_1 = f_1_row[unit];
+                        d_h_prev_row[unit] = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_1_row = d_h_1_rows + row * nH + first;
+                    const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *tau_row = tau_rows + first;
+                    const real dt = *(dt_rows + row * 1);
+                    const real *f_1_row = f_1_rows + row * nH + first;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_1 = d_h_1_row[unit];
+                        const real d_h_prev_1 = d_h_prev_1_row[unit];
+                        const real tau = tau_row[unit];
+                        const real f_1 = f_1_row[unit];
+                        d_h_prev_row[unit] = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1;
+                    }
+                }
+}
         }
     }
 }
@@ -2976,15 +3295,26 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_drive_rows + top * (nH), nH,
                     memory->deferred_10_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

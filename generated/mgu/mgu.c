@@ -390,6 +390,12 @@ int CELLGEN_NAME(mgu_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- mgu_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -470,24 +476,43 @@ static void CELLGEN_NAME(mgu_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* f = sigmoid(b_f + x_w_f_h_prev)
-             * h_prev_f = h_prev * f */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *b_f_row = b_f_rows + first;
-                const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 0 * width;
-                real *f_row = f_rows + row * nH + first;
-                real *h_prev_f_row = h_prev_f_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real h_prev = h_prev_row[unit];
-                    const real b_f = b_f_row[unit];
-                    const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
-                    const real f = cg_sigmoid(b_f + x_w_f_h_prev);
-                    f_row[unit] = f;
-                    h_prev_f_row[unit] = h_prev * f;
+            if (units == width) { /* a whole block: its width is known */
+                /* f = sigmoid(b_f + x_w_f_h_prev)
+                 * h_prev_f = h_prev * f */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_f_row = b_f_rows + first;
+                    const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    real *f_row = f_rows + row * nH + first;
+                    real *h_prev_f_row = h_prev_f_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_f = b_f_row[unit];
+                        const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
+                        const real f = cg_sigmoid(b_f + x_w_f_h_prev);
+                        f_row[unit] = f;
+                        h_prev_f_row[unit] = h_prev * f;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_f_row = b_f_rows + first;
+                    const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    real *f_row = f_rows + row * nH + first;
+                    real *h_prev_f_row = h_prev_f_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_f = b_f_row[unit];
+                        const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
+                        const real f = cg_sigmoid(b_f + x_w_f_h_prev);
+                        f_row[unit] = f;
+                        h_prev_f_row[unit] = h_prev * f;
+                    }
+                }
+}
         }
     }
 }
@@ -560,26 +585,47 @@ static void CELLGEN_NAME(mgu_sequence_forward_forward_2)(
                     memory->forward_2_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, h_prev_f_rows + top * (nH), nH,
                     memory->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* n = tanh(b_n + x_w_n_h_prev_f)
-             * h = h_prev * (1 - f) + f * n */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *b_n_row = b_n_rows + first;
-                const real *f_row = f_rows + row * nH + first;
-                const real *x_w_n_h_prev_f_row = tile + (row - top) * slots * width + 0 * width;
-                real *n_row = n_rows + row * nH + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real h_prev = h_prev_row[unit];
-                    const real b_n = b_n_row[unit];
-                    const real f = f_row[unit];
-                    const real x_w_n_h_prev_f = x_w_n_h_prev_f_row[unit];
-                    const real n = cg_tanh(b_n + x_w_n_h_prev_f);
-                    n_row[unit] = n;
-                    h_row[unit] = h_prev * (1 - f) + f * n;
+            if (units == width) { /* a whole block: its width is known */
+                /* n = tanh(b_n + x_w_n_h_prev_f)
+                 * h = h_prev * (1 - f) + f * n */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_n_row = b_n_rows + first;
+                    const real *f_row = f_rows + row * nH + first;
+                    const real *x_w_n_h_prev_f_row = tile + (row - top) * slots * width + 0 * width;
+                    real *n_row = n_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_n = b_n_row[unit];
+                        const real f = f_row[unit];
+                        const real x_w_n_h_prev_f = x_w_n_h_prev_f_row[unit];
+                        const real n = cg_tanh(b_n + x_w_n_h_prev_f);
+                        n_row[unit] = n;
+                        h_row[unit] = h_prev * (1 - f) + f * n;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_n_row = b_n_rows + first;
+                    const real *f_row = f_rows + row * nH + first;
+                    const real *x_w_n_h_prev_f_row = tile + (row - top) * slots * width + 0 * width;
+                    real *n_row = n_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_n = b_n_row[unit];
+                        const real f = f_row[unit];
+                        const real x_w_n_h_prev_f = x_w_n_h_prev_f_row[unit];
+                        const real n = cg_tanh(b_n + x_w_n_h_prev_f);
+                        n_row[unit] = n;
+                        h_row[unit] = h_prev * (1 - f) + f * n;
+                    }
+                }
+}
         }
     }
 }
@@ -931,35 +977,67 @@ static void CELLGEN_NAME(mgu_sequence_backward_reverse_2)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_n_pre_rows + top * (nH), nH,
                     memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_h_prev_f = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_h_prev_f_row_0 = d_h_prev_f_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_h_prev_f_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev_f = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_f_row_0 = d_h_prev_f_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_h_prev_f_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
-            /* d_f = d_h_in * (n - h_prev) + d_h_prev_f * h_prev
-             * d_f_pre = d_f * (1 - f) * f */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                const real *d_h_prev_f_row = tile + (row - top) * slots * width + 0 * width;
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *f_row = f_rows + row * nH + first;
-                const real *n_row = n_rows + row * nH + first;
-                real *d_f_pre_row = d_f_pre_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h_in = d_h_in_row[unit];
-                    const real d_h_prev_f = d_h_prev_f_row[unit];
-                    const real h_prev = h_prev_row[unit];
-                    const real f = f_row[unit];
-                    const real n = n_row[unit];
-                    const real d_f = d_h_in * (n - h_prev) + d_h_prev_f * h_prev;
-                    d_f_pre_row[unit] = d_f * (1 - f) * f;
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_f_row_0 = d_h_prev_f_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_h_prev_f_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+}
+            if (units == width) { /* a whole block: its width is known */
+                /* d_f = d_h_in * (n - h_prev) + d_h_prev_f * h_prev
+                 * d_f_pre = d_f * (1 - f) * f */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_prev_f_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *f_row = f_rows + row * nH + first;
+                    const real *n_row = n_rows + row * nH + first;
+                    real *d_f_pre_row = d_f_pre_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_prev_f = d_h_prev_f_row[unit];
+                        const real h_prev = h_prev_row[unit];
+                        const real f = f_row[unit];
+                        const real n = n_row[unit];
+                        const real d_f = d_h_in * (n - h_prev) + d_h_prev_f * h_prev;
+                        d_f_pre_row[unit] = d_f * (1 - f) * f;
+                    }
+                }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_prev_f_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *f_row = f_rows + row * nH + first;
+                    const real *n_row = n_rows + row * nH + first;
+                    real *d_f_pre_row = d_f_pre_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_prev_f = d_h_prev_f_row[unit];
+                        const real h_prev = h_prev_row[unit];
+                        const real f = f_row[unit];
+                        const real n = n_row[unit];
+                        const real d_f = d_h_in * (n - h_prev) + d_h_prev_f * h_prev;
+                        d_f_pre_row[unit] = d_f * (1 - f) * f;
+                    }
+                }
+}
         }
     }
 }
@@ -996,22 +1074,40 @@ static void CELLGEN_NAME(mgu_sequence_backward_reverse_3)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
                     memory->reverse_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_h_prev = d_h_in * (1 - f) + d_h_prev_f * f + d_h_prev_1 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                const real *d_h_prev_f_row = d_h_prev_f_rows + row * nH + first;
-                const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
-                const real *f_row = f_rows + row * nH + first;
-                real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h_in = d_h_in_row[unit];
-                    const real d_h_prev_f = d_h_prev_f_row[unit];
-                    const real d_h_prev_1 = d_h_prev_1_row[unit];
-                    const real f = f_row[unit];
-                    d_h_prev_row[unit] = d_h_in * (1 - f) + d_h_prev_f * f + d_h_prev_1;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = d_h_in * (1 - f) + d_h_prev_f * f + d_h_prev_1 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_prev_f_row = d_h_prev_f_rows + row * nH + first;
+                    const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *f_row = f_rows + row * nH + first;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_prev_f = d_h_prev_f_row[unit];
+                        const real d_h_prev_1 = d_h_prev_1_row[unit];
+                        const real f = f_row[unit];
+                        d_h_prev_row[unit] = d_h_in * (1 - f) + d_h_prev_f * f + d_h_prev_1;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_prev_f_row = d_h_prev_f_rows + row * nH + first;
+                    const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *f_row = f_rows + row * nH + first;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_prev_f = d_h_prev_f_row[unit];
+                        const real d_h_prev_1 = d_h_prev_1_row[unit];
+                        const real f = f_row[unit];
+                        d_h_prev_row[unit] = d_h_in * (1 - f) + d_h_prev_f * f + d_h_prev_1;
+                    }
+                }
+}
         }
     }
 }
@@ -1176,15 +1272,26 @@ static void CELLGEN_NAME(mgu_sequence_backward_deferred_6)(
                     memory->deferred_6_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
                     memory->deferred_6_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

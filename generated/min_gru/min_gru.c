@@ -228,6 +228,12 @@ int CELLGEN_NAME(min_gru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- min_gru_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -297,32 +303,58 @@ static void CELLGEN_NAME(min_gru_sequence_forward_forward_1)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
                     memory->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0);
-            /* z = sigmoid(b_z + x_w_z)
-             * n_bar = b_n + x_w_n
-             * h = h_prev + (n_bar - h_prev) * z */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *b_z_row = b_z_rows + first;
-                const real *b_n_row = b_n_rows + first;
-                const real *x_w_z_row = tile + (row - top) * slots * width + 0 * width;
-                const real *x_w_n_row = tile + (row - top) * slots * width + 1 * width;
-                real *z_row = z_rows + row * nH + first;
-                real *n_bar_row = n_bar_rows + row * nH + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real h_prev = h_prev_row[unit];
-                    const real b_z = b_z_row[unit];
-                    const real b_n = b_n_row[unit];
-                    const real x_w_z = x_w_z_row[unit];
-                    const real x_w_n = x_w_n_row[unit];
-                    const real z = cg_sigmoid(b_z + x_w_z);
-                    z_row[unit] = z;
-                    const real n_bar = b_n + x_w_n;
-                    n_bar_row[unit] = n_bar;
-                    h_row[unit] = h_prev + (n_bar - h_prev) * z;
+            if (units == width) { /* a whole block: its width is known */
+                /* z = sigmoid(b_z + x_w_z)
+                 * n_bar = b_n + x_w_n
+                 * h = h_prev + (n_bar - h_prev) * z */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_z_row = b_z_rows + first;
+                    const real *b_n_row = b_n_rows + first;
+                    const real *x_w_z_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_n_row = tile + (row - top) * slots * width + 1 * width;
+                    real *z_row = z_rows + row * nH + first;
+                    real *n_bar_row = n_bar_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_z = b_z_row[unit];
+                        const real b_n = b_n_row[unit];
+                        const real x_w_z = x_w_z_row[unit];
+                        const real x_w_n = x_w_n_row[unit];
+                        const real z = cg_sigmoid(b_z + x_w_z);
+                        z_row[unit] = z;
+                        const real n_bar = b_n + x_w_n;
+                        n_bar_row[unit] = n_bar;
+                        h_row[unit] = h_prev + (n_bar - h_prev) * z;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_z_row = b_z_rows + first;
+                    const real *b_n_row = b_n_rows + first;
+                    const real *x_w_z_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_n_row = tile + (row - top) * slots * width + 1 * width;
+                    real *z_row = z_rows + row * nH + first;
+                    real *n_bar_row = n_bar_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_z = b_z_row[unit];
+                        const real b_n = b_n_row[unit];
+                        const real x_w_z = x_w_z_row[unit];
+                        const real x_w_n = x_w_n_row[unit];
+                        const real z = cg_sigmoid(b_z + x_w_z);
+                        z_row[unit] = z;
+                        const real n_bar = b_n + x_w_n;
+                        n_bar_row[unit] = n_bar;
+                        h_row[unit] = h_prev + (n_bar - h_prev) * z;
+                    }
+                }
+}
         }
     }
 }
@@ -716,15 +748,26 @@ static void CELLGEN_NAME(min_gru_sequence_backward_deferred_4)(
                     memory->deferred_4_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, d_z_pre_rows + top * (nH), nH,
                     memory->deferred_4_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

@@ -279,6 +279,12 @@ int CELLGEN_NAME(min_lstm_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- min_lstm_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -353,40 +359,73 @@ static void CELLGEN_NAME(min_lstm_sequence_forward_forward_1)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
                     memory->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0);
-            /* f = sigmoid(b_f + x_w_f)
-             * i = sigmoid(b_i + x_w_i)
-             * n = b_n + x_w_n
-             * h = h_prev * f / (f + i) + i * n / (f + i) */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *b_f_row = b_f_rows + first;
-                const real *b_i_row = b_i_rows + first;
-                const real *b_n_row = b_n_rows + first;
-                const real *x_w_f_row = tile + (row - top) * slots * width + 0 * width;
-                const real *x_w_i_row = tile + (row - top) * slots * width + 1 * width;
-                const real *x_w_n_row = tile + (row - top) * slots * width + 2 * width;
-                real *f_row = f_rows + row * nH + first;
-                real *i_row = i_rows + row * nH + first;
-                real *n_row = n_rows + row * nH + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real h_prev = h_prev_row[unit];
-                    const real b_f = b_f_row[unit];
-                    const real b_i = b_i_row[unit];
-                    const real b_n = b_n_row[unit];
-                    const real x_w_f = x_w_f_row[unit];
-                    const real x_w_i = x_w_i_row[unit];
-                    const real x_w_n = x_w_n_row[unit];
-                    const real f = cg_sigmoid(b_f + x_w_f);
-                    f_row[unit] = f;
-                    const real i = cg_sigmoid(b_i + x_w_i);
-                    i_row[unit] = i;
-                    const real n = b_n + x_w_n;
-                    n_row[unit] = n;
-                    h_row[unit] = h_prev * f / (f + i) + i * n / (f + i);
+            if (units == width) { /* a whole block: its width is known */
+                /* f = sigmoid(b_f + x_w_f)
+                 * i = sigmoid(b_i + x_w_i)
+                 * n = b_n + x_w_n
+                 * h = h_prev * f / (f + i) + i * n / (f + i) */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_f_row = b_f_rows + first;
+                    const real *b_i_row = b_i_rows + first;
+                    const real *b_n_row = b_n_rows + first;
+                    const real *x_w_f_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_i_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_n_row = tile + (row - top) * slots * width + 2 * width;
+                    real *f_row = f_rows + row * nH + first;
+                    real *i_row = i_rows + row * nH + first;
+                    real *n_row = n_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_f = b_f_row[unit];
+                        const real b_i = b_i_row[unit];
+                        const real b_n = b_n_row[unit];
+                        const real x_w_f = x_w_f_row[unit];
+                        const real x_w_i = x_w_i_row[unit];
+                        const real x_w_n = x_w_n_row[unit];
+                        const real f = cg_sigmoid(b_f + x_w_f);
+                        f_row[unit] = f;
+                        const real i = cg_sigmoid(b_i + x_w_i);
+                        i_row[unit] = i;
+                        const real n = b_n + x_w_n;
+                        n_row[unit] = n;
+                        h_row[unit] = h_prev * f / (f + i) + i * n / (f + i);
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_f_row = b_f_rows + first;
+                    const real *b_i_row = b_i_rows + first;
+                    const real *b_n_row = b_n_rows + first;
+                    const real *x_w_f_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_i_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_n_row = tile + (row - top) * slots * width + 2 * width;
+                    real *f_row = f_rows + row * nH + first;
+                    real *i_row = i_rows + row * nH + first;
+                    real *n_row = n_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_f = b_f_row[unit];
+                        const real b_i = b_i_row[unit];
+                        const real b_n = b_n_row[unit];
+                        const real x_w_f = x_w_f_row[unit];
+                        const real x_w_i = x_w_i_row[unit];
+                        const real x_w_n = x_w_n_row[unit];
+                        const real f = cg_sigmoid(b_f + x_w_f);
+                        f_row[unit] = f;
+                        const real i = cg_sigmoid(b_i + x_w_i);
+                        i_row[unit] = i;
+                        const real n = b_n + x_w_n;
+                        n_row[unit] = n;
+                        h_row[unit] = h_prev * f / (f + i) + i * n / (f + i);
+                    }
+                }
+}
         }
     }
 }
@@ -830,15 +869,26 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_5)(
                     memory->deferred_5_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
                     memory->deferred_5_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

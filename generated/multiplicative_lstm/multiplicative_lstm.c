@@ -441,6 +441,12 @@ int CELLGEN_NAME(multiplicative_lstm_weight_gradients)(int64_t nB, int64_t nI, i
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- multiplicative_lstm_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -531,31 +537,59 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 1 * width, tile + 1 * width, slots * width, 1);
-            /* x_w_m = slot 0
-             * h_prev_u_m = slot 1 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *x_w_m_row_0 = x_w_m_rows + row * nH + first;
-                const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                real *h_prev_u_m_row_1 = h_prev_u_m_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    x_w_m_row_0[unit] = tile_0[unit];
-                    h_prev_u_m_row_1[unit] = tile_1[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* x_w_m = slot 0
+                 * h_prev_u_m = slot 1 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *x_w_m_row_0 = x_w_m_rows + row * nH + first;
+                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                    real *h_prev_u_m_row_1 = h_prev_u_m_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        x_w_m_row_0[unit] = tile_0[unit];
+                        h_prev_u_m_row_1[unit] = tile_1[unit];
+                    }
                 }
-            }
-            /* m = x_w_m * h_prev_u_m */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *x_w_m_row = tile + (row - top) * slots * width + 0 * width;
-                const real *h_prev_u_m_row = tile + (row - top) * slots * width + 1 * width;
-                real *m_row = m_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real x_w_m = x_w_m_row[unit];
-                    const real h_prev_u_m = h_prev_u_m_row[unit];
-                    m_row[unit] = x_w_m * h_prev_u_m;
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *x_w_m_row_0 = x_w_m_rows + row * nH + first;
+                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                    real *h_prev_u_m_row_1 = h_prev_u_m_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        x_w_m_row_0[unit] = tile_0[unit];
+                        h_prev_u_m_row_1[unit] = tile_1[unit];
+                    }
                 }
-            }
+}
+            if (units == width) { /* a whole block: its width is known */
+                /* m = x_w_m * h_prev_u_m */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *x_w_m_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_prev_u_m_row = tile + (row - top) * slots * width + 1 * width;
+                    real *m_row = m_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real x_w_m = x_w_m_row[unit];
+                        const real h_prev_u_m = h_prev_u_m_row[unit];
+                        m_row[unit] = x_w_m * h_prev_u_m;
+                    }
+                }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *x_w_m_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *h_prev_u_m_row = tile + (row - top) * slots * width + 1 * width;
+                    real *m_row = m_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real x_w_m = x_w_m_row[unit];
+                        const real h_prev_u_m = h_prev_u_m_row[unit];
+                        m_row[unit] = x_w_m * h_prev_u_m;
+                    }
+                }
+}
         }
     }
 }
@@ -644,60 +678,107 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
                     memory->forward_2_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 4 * vectors, nH, m_rows + top * (nH), nH,
                     memory->forward_2_panel_2 + panel * (nH) * 4 * width, tile + 0 * width, slots * width, 1);
-            /* i_bar = b_0 + x_w_m_2_0
-             * f_bar = b_1 + x_w_m_2_1
-             * g_bar = b_2 + x_w_m_2_2
-             * o_bar = b_3 + x_w_m_2_3
-             * sigmoid_f_bar = sigmoid(f_bar)
-             * sigmoid_i_bar = sigmoid(i_bar)
-             * tanh_g_bar = tanh(g_bar)
-             * c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar
-             * sigmoid_o_bar = sigmoid(o_bar)
-             * h = tanh(c) * sigmoid_o_bar */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                const real *b_0_row = b_rows + first;
-                const real *b_1_row = b_rows + nH + first;
-                const real *b_2_row = b_rows + 2 * nH + first;
-                const real *b_3_row = b_rows + 3 * nH + first;
-                const real *x_w_m_2_0_row = tile + (row - top) * slots * width + 0 * width;
-                const real *x_w_m_2_1_row = tile + (row - top) * slots * width + 1 * width;
-                const real *x_w_m_2_2_row = tile + (row - top) * slots * width + 2 * width;
-                const real *x_w_m_2_3_row = tile + (row - top) * slots * width + 3 * width;
-                real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH + first;
-                real *sigmoid_i_bar_row = sigmoid_i_bar_rows + row * nH + first;
-                real *tanh_g_bar_row = tanh_g_bar_rows + row * nH + first;
-                real *c_row = c_rows + row * c_stride + first;
-                real *sigmoid_o_bar_row = sigmoid_o_bar_rows + row * nH + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real c_prev = c_prev_row[unit];
-                    const real b_0 = b_0_row[unit];
-                    const real b_1 = b_1_row[unit];
-                    const real b_2 = b_2_row[unit];
-                    const real b_3 = b_3_row[unit];
-                    const real x_w_m_2_0 = x_w_m_2_0_row[unit];
-                    const real x_w_m_2_1 = x_w_m_2_1_row[unit];
-                    const real x_w_m_2_2 = x_w_m_2_2_row[unit];
-                    const real x_w_m_2_3 = x_w_m_2_3_row[unit];
-                    const real i_bar = b_0 + x_w_m_2_0;
-                    const real f_bar = b_1 + x_w_m_2_1;
-                    const real g_bar = b_2 + x_w_m_2_2;
-                    const real o_bar = b_3 + x_w_m_2_3;
-                    const real sigmoid_f_bar = cg_sigmoid(f_bar);
-                    sigmoid_f_bar_row[unit] = sigmoid_f_bar;
-                    const real sigmoid_i_bar = cg_sigmoid(i_bar);
-                    sigmoid_i_bar_row[unit] = sigmoid_i_bar;
-                    const real tanh_g_bar = cg_tanh(g_bar);
-                    tanh_g_bar_row[unit] = tanh_g_bar;
-                    const real c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar;
-                    c_row[unit] = c;
-                    const real sigmoid_o_bar = cg_sigmoid(o_bar);
-                    sigmoid_o_bar_row[unit] = sigmoid_o_bar;
-                    h_row[unit] = cg_tanh(c) * sigmoid_o_bar;
+            if (units == width) { /* a whole block: its width is known */
+                /* i_bar = b_0 + x_w_m_2_0
+                 * f_bar = b_1 + x_w_m_2_1
+                 * g_bar = b_2 + x_w_m_2_2
+                 * o_bar = b_3 + x_w_m_2_3
+                 * sigmoid_f_bar = sigmoid(f_bar)
+                 * sigmoid_i_bar = sigmoid(i_bar)
+                 * tanh_g_bar = tanh(g_bar)
+                 * c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar
+                 * sigmoid_o_bar = sigmoid(o_bar)
+                 * h = tanh(c) * sigmoid_o_bar */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *b_0_row = b_rows + first;
+                    const real *b_1_row = b_rows + nH + first;
+                    const real *b_2_row = b_rows + 2 * nH + first;
+                    const real *b_3_row = b_rows + 3 * nH + first;
+                    const real *x_w_m_2_0_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_m_2_1_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_m_2_2_row = tile + (row - top) * slots * width + 2 * width;
+                    const real *x_w_m_2_3_row = tile + (row - top) * slots * width + 3 * width;
+                    real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH + first;
+                    real *sigmoid_i_bar_row = sigmoid_i_bar_rows + row * nH + first;
+                    real *tanh_g_bar_row = tanh_g_bar_rows + row * nH + first;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *sigmoid_o_bar_row = sigmoid_o_bar_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real c_prev = c_prev_row[unit];
+                        const real b_0 = b_0_row[unit];
+                        const real b_1 = b_1_row[unit];
+                        const real b_2 = b_2_row[unit];
+                        const real b_3 = b_3_row[unit];
+                        const real x_w_m_2_0 = x_w_m_2_0_row[unit];
+                        const real x_w_m_2_1 = x_w_m_2_1_row[unit];
+                        const real x_w_m_2_2 = x_w_m_2_2_row[unit];
+                        const real x_w_m_2_3 = x_w_m_2_3_row[unit];
+                        const real i_bar = b_0 + x_w_m_2_0;
+                        const real f_bar = b_1 + x_w_m_2_1;
+                        const real g_bar = b_2 + x_w_m_2_2;
+                        const real o_bar = b_3 + x_w_m_2_3;
+                        const real sigmoid_f_bar = cg_sigmoid(f_bar);
+                        sigmoid_f_bar_row[unit] = sigmoid_f_bar;
+                        const real sigmoid_i_bar = cg_sigmoid(i_bar);
+                        sigmoid_i_bar_row[unit] = sigmoid_i_bar;
+                        const real tanh_g_bar = cg_tanh(g_bar);
+                        tanh_g_bar_row[unit] = tanh_g_bar;
+                        const real c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar;
+                        c_row[unit] = c;
+                        const real sigmoid_o_bar = cg_sigmoid(o_bar);
+                        sigmoid_o_bar_row[unit] = sigmoid_o_bar;
+                        h_row[unit] = cg_tanh(c) * sigmoid_o_bar;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *b_0_row = b_rows + first;
+                    const real *b_1_row = b_rows + nH + first;
+                    const real *b_2_row = b_rows + 2 * nH + first;
+                    const real *b_3_row = b_rows + 3 * nH + first;
+                    const real *x_w_m_2_0_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_m_2_1_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_m_2_2_row = tile + (row - top) * slots * width + 2 * width;
+                    const real *x_w_m_2_3_row = tile + (row - top) * slots * width + 3 * width;
+                    real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH + first;
+                    real *sigmoid_i_bar_row = sigmoid_i_bar_rows + row * nH + first;
+                    real *tanh_g_bar_row = tanh_g_bar_rows + row * nH + first;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *sigmoid_o_bar_row = sigmoid_o_bar_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real c_prev = c_prev_row[unit];
+                        const real b_0 = b_0_row[unit];
+                        const real b_1 = b_1_row[unit];
+                        const real b_2 = b_2_row[unit];
+                        const real b_3 = b_3_row[unit];
+                        const real x_w_m_2_0 = x_w_m_2_0_row[unit];
+                        const real x_w_m_2_1 = x_w_m_2_1_row[unit];
+                        const real x_w_m_2_2 = x_w_m_2_2_row[unit];
+                        const real x_w_m_2_3 = x_w_m_2_3_row[unit];
+                        const real i_bar = b_0 + x_w_m_2_0;
+                        const real f_bar = b_1 + x_w_m_2_1;
+                        const real g_bar = b_2 + x_w_m_2_2;
+                        const real o_bar = b_3 + x_w_m_2_3;
+                        const real sigmoid_f_bar = cg_sigmoid(f_bar);
+                        sigmoid_f_bar_row[unit] = sigmoid_f_bar;
+                        const real sigmoid_i_bar = cg_sigmoid(i_bar);
+                        sigmoid_i_bar_row[unit] = sigmoid_i_bar;
+                        const real tanh_g_bar = cg_tanh(g_bar);
+                        tanh_g_bar_row[unit] = tanh_g_bar;
+                        const real c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar;
+                        c_row[unit] = c;
+                        const real sigmoid_o_bar = cg_sigmoid(o_bar);
+                        sigmoid_o_bar_row[unit] = sigmoid_o_bar;
+                        h_row[unit] = cg_tanh(c) * sigmoid_o_bar;
+                    }
+                }
+}
         }
     }
 }
@@ -1138,27 +1219,52 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, 4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH),
                     memory->reverse_2_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_m = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_m_row_0 = d_m_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_m_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_m = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_m_row_0 = d_m_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_m_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
-            /* d_h_prev_u_m = d_m * x_w_m */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_m_row = tile + (row - top) * slots * width + 0 * width;
-                const real *x_w_m_row = x_w_m_rows + row * nH + first;
-                real *d_h_prev_u_m_row = d_h_prev_u_m_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_m = d_m_row[unit];
-                    const real x_w_m = x_w_m_row[unit];
-                    d_h_prev_u_m_row[unit] = d_m * x_w_m;
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_m_row_0 = d_m_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_m_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+}
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev_u_m = d_m * x_w_m */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_m_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_m_row = x_w_m_rows + row * nH + first;
+                    real *d_h_prev_u_m_row = d_h_prev_u_m_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_m = d_m_row[unit];
+                        const real x_w_m = x_w_m_row[unit];
+                        d_h_prev_u_m_row[unit] = d_m * x_w_m;
+                    }
+                }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_m_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_m_row = x_w_m_rows + row * nH + first;
+                    real *d_h_prev_u_m_row = d_h_prev_u_m_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_m = d_m_row[unit];
+                        const real x_w_m = x_w_m_row[unit];
+                        d_h_prev_u_m_row[unit] = d_m * x_w_m;
+                    }
+                }
+}
         }
     }
 }
@@ -1192,15 +1298,26 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 1 * vectors, nH, d_h_prev_u_m_rows + top * (nH), nH,
                     memory->reverse_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            /* d_h_prev = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_h_prev_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_h_prev_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_h_prev_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }
@@ -1382,15 +1499,26 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(
                     memory->deferred_7_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, d_x_w_m_rows + top * (nH), nH,
                     memory->deferred_7_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

@@ -310,6 +310,12 @@ int CELLGEN_NAME(qrnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- qrnn_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -388,44 +394,80 @@ static void CELLGEN_NAME(qrnn_sequence_forward_forward_1)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
                     memory->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0);
-            /* z = tanh(b_z + x_w_z)
-             * f = sigmoid(b_f + x_w_f)
-             * o = sigmoid(b_o + x_w_o)
-             * c = c_prev * f + z * (1 - f)
-             * h = o * c */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                const real *b_z_row = b_z_rows + first;
-                const real *b_f_row = b_f_rows + first;
-                const real *b_o_row = b_o_rows + first;
-                const real *x_w_z_row = tile + (row - top) * slots * width + 0 * width;
-                const real *x_w_f_row = tile + (row - top) * slots * width + 1 * width;
-                const real *x_w_o_row = tile + (row - top) * slots * width + 2 * width;
-                real *z_row = z_rows + row * nH + first;
-                real *f_row = f_rows + row * nH + first;
-                real *o_row = o_rows + row * nH + first;
-                real *c_row = c_rows + row * c_stride + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real c_prev = c_prev_row[unit];
-                    const real b_z = b_z_row[unit];
-                    const real b_f = b_f_row[unit];
-                    const real b_o = b_o_row[unit];
-                    const real x_w_z = x_w_z_row[unit];
-                    const real x_w_f = x_w_f_row[unit];
-                    const real x_w_o = x_w_o_row[unit];
-                    const real z = cg_tanh(b_z + x_w_z);
-                    z_row[unit] = z;
-                    const real f = cg_sigmoid(b_f + x_w_f);
-                    f_row[unit] = f;
-                    const real o = cg_sigmoid(b_o + x_w_o);
-                    o_row[unit] = o;
-                    const real c = c_prev * f + z * (1 - f);
-                    c_row[unit] = c;
-                    h_row[unit] = o * c;
+            if (units == width) { /* a whole block: its width is known */
+                /* z = tanh(b_z + x_w_z)
+                 * f = sigmoid(b_f + x_w_f)
+                 * o = sigmoid(b_o + x_w_o)
+                 * c = c_prev * f + z * (1 - f)
+                 * h = o * c */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *b_z_row = b_z_rows + first;
+                    const real *b_f_row = b_f_rows + first;
+                    const real *b_o_row = b_o_rows + first;
+                    const real *x_w_z_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_f_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_o_row = tile + (row - top) * slots * width + 2 * width;
+                    real *z_row = z_rows + row * nH + first;
+                    real *f_row = f_rows + row * nH + first;
+                    real *o_row = o_rows + row * nH + first;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real c_prev = c_prev_row[unit];
+                        const real b_z = b_z_row[unit];
+                        const real b_f = b_f_row[unit];
+                        const real b_o = b_o_row[unit];
+                        const real x_w_z = x_w_z_row[unit];
+                        const real x_w_f = x_w_f_row[unit];
+                        const real x_w_o = x_w_o_row[unit];
+                        const real z = cg_tanh(b_z + x_w_z);
+                        z_row[unit] = z;
+                        const real f = cg_sigmoid(b_f + x_w_f);
+                        f_row[unit] = f;
+                        const real o = cg_sigmoid(b_o + x_w_o);
+                        o_row[unit] = o;
+                        const real c = c_prev * f + z * (1 - f);
+                        c_row[unit] = c;
+                        h_row[unit] = o * c;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *b_z_row = b_z_rows + first;
+                    const real *b_f_row = b_f_rows + first;
+                    const real *b_o_row = b_o_rows + first;
+                    const real *x_w_z_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_f_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_o_row = tile + (row - top) * slots * width + 2 * width;
+                    real *z_row = z_rows + row * nH + first;
+                    real *f_row = f_rows + row * nH + first;
+                    real *o_row = o_rows + row * nH + first;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real c_prev = c_prev_row[unit];
+                        const real b_z = b_z_row[unit];
+                        const real b_f = b_f_row[unit];
+                        const real b_o = b_o_row[unit];
+                        const real x_w_z = x_w_z_row[unit];
+                        const real x_w_f = x_w_f_row[unit];
+                        const real x_w_o = x_w_o_row[unit];
+                        const real z = cg_tanh(b_z + x_w_z);
+                        z_row[unit] = z;
+                        const real f = cg_sigmoid(b_f + x_w_f);
+                        f_row[unit] = f;
+                        const real o = cg_sigmoid(b_o + x_w_o);
+                        o_row[unit] = o;
+                        const real c = c_prev * f + z * (1 - f);
+                        c_row[unit] = c;
+                        h_row[unit] = o * c;
+                    }
+                }
+}
         }
     }
 }
@@ -895,15 +937,26 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_5)(
                     memory->deferred_5_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_z_pre_rows + top * (nH), nH,
                     memory->deferred_5_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

@@ -329,6 +329,12 @@ int CELLGEN_NAME(ran_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- ran_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -424,47 +430,89 @@ static void CELLGEN_NAME(ran_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 2 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 2 * width, tile + 1 * width, slots * width, 1);
-            /* x_w_c = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *x_w_c_row_0 = x_w_c_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    x_w_c_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* x_w_c = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *x_w_c_row_0 = x_w_c_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        x_w_c_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
-            /* i = sigmoid(b_i + x_w_i_h_prev)
-             * f = sigmoid(b_f + x_w_f_h_prev)
-             * c = c_prev * f + i * x_w_c
-             * h = tanh(c) */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                const real *b_i_row = b_i_rows + first;
-                const real *b_f_row = b_f_rows + first;
-                const real *x_w_i_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 2 * width;
-                const real *x_w_c_row = tile + (row - top) * slots * width + 0 * width;
-                real *i_row = i_rows + row * nH + first;
-                real *f_row = f_rows + row * nH + first;
-                real *c_row = c_rows + row * c_stride + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real c_prev = c_prev_row[unit];
-                    const real b_i = b_i_row[unit];
-                    const real b_f = b_f_row[unit];
-                    const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
-                    const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
-                    const real x_w_c = x_w_c_row[unit];
-                    const real i = cg_sigmoid(b_i + x_w_i_h_prev);
-                    i_row[unit] = i;
-                    const real f = cg_sigmoid(b_f + x_w_f_h_prev);
-                    f_row[unit] = f;
-                    const real c = c_prev * f + i * x_w_c;
-                    c_row[unit] = c;
-                    h_row[unit] = cg_tanh(c);
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *x_w_c_row_0 = x_w_c_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        x_w_c_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+}
+            if (units == width) { /* a whole block: its width is known */
+                /* i = sigmoid(b_i + x_w_i_h_prev)
+                 * f = sigmoid(b_f + x_w_f_h_prev)
+                 * c = c_prev * f + i * x_w_c
+                 * h = tanh(c) */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *b_i_row = b_i_rows + first;
+                    const real *b_f_row = b_f_rows + first;
+                    const real *x_w_i_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 2 * width;
+                    const real *x_w_c_row = tile + (row - top) * slots * width + 0 * width;
+                    real *i_row = i_rows + row * nH + first;
+                    real *f_row = f_rows + row * nH + first;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real c_prev = c_prev_row[unit];
+                        const real b_i = b_i_row[unit];
+                        const real b_f = b_f_row[unit];
+                        const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
+                        const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
+                        const real x_w_c = x_w_c_row[unit];
+                        const real i = cg_sigmoid(b_i + x_w_i_h_prev);
+                        i_row[unit] = i;
+                        const real f = cg_sigmoid(b_f + x_w_f_h_prev);
+                        f_row[unit] = f;
+                        const real c = c_prev * f + i * x_w_c;
+                        c_row[unit] = c;
+                        h_row[unit] = cg_tanh(c);
+                    }
+                }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *b_i_row = b_i_rows + first;
+                    const real *b_f_row = b_f_rows + first;
+                    const real *x_w_i_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 2 * width;
+                    const real *x_w_c_row = tile + (row - top) * slots * width + 0 * width;
+                    real *i_row = i_rows + row * nH + first;
+                    real *f_row = f_rows + row * nH + first;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real c_prev = c_prev_row[unit];
+                        const real b_i = b_i_row[unit];
+                        const real b_f = b_f_row[unit];
+                        const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
+                        const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
+                        const real x_w_c = x_w_c_row[unit];
+                        const real i = cg_sigmoid(b_i + x_w_i_h_prev);
+                        i_row[unit] = i;
+                        const real f = cg_sigmoid(b_f + x_w_f_h_prev);
+                        f_row[unit] = f;
+                        const real c = c_prev * f + i * x_w_c;
+                        c_row[unit] = c;
+                        h_row[unit] = cg_tanh(c);
+                    }
+                }
+}
         }
     }
 }
@@ -872,15 +920,26 @@ static void CELLGEN_NAME(ran_sequence_backward_reverse_2)(
                     memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, d_i_pre_rows + top * (nH), nH,
                     memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_h_prev = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_h_prev_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_h_prev_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_h_prev_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }
@@ -1070,15 +1129,26 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_7)(
                     memory->deferred_7_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_i_pre_rows + top * (nH), nH,
                     memory->deferred_7_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

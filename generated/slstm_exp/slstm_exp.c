@@ -494,6 +494,12 @@ int CELLGEN_NAME(slstm_exp_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- slstm_exp_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -615,70 +621,126 @@ static void CELLGEN_NAME(slstm_exp_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 4 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 4 * width, tile + 0 * width, slots * width, 1);
-            /* z = tanh(b_z + x_w_z_h_prev)
-             * i_bar = b_i + x_w_i_h_prev
-             * f_bar = b_f + x_w_f_h_prev
-             * o = sigmoid(b_o + x_w_o_h_prev)
-             * log_f = m_prev + f_bar
-             * m = maximum(log_f, i_bar)
-             * i = exp(i_bar - m)
-             * f = exp(log_f - m)
-             * c = c_prev * f + z * i
-             * n = n_prev * f + i
-             * h = o * c / n */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                const real *n_prev_row = n_prev_rows + row * n_prev_stride + first;
-                const real *m_prev_row = m_prev_rows + row * m_prev_stride + first;
-                const real *b_z_row = b_z_rows + first;
-                const real *b_i_row = b_i_rows + first;
-                const real *b_f_row = b_f_rows + first;
-                const real *b_o_row = b_o_rows + first;
-                const real *x_w_z_h_prev_row = tile + (row - top) * slots * width + 0 * width;
-                const real *x_w_i_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 2 * width;
-                const real *x_w_o_h_prev_row = tile + (row - top) * slots * width + 3 * width;
-                real *z_row = z_rows + row * nH + first;
-                real *i_bar_row = i_bar_rows + row * nH + first;
-                real *o_row = o_rows + row * nH + first;
-                real *log_f_row = log_f_rows + row * nH + first;
-                real *m_row = m_rows + row * m_stride + first;
-                real *c_row = c_rows + row * c_stride + first;
-                real *n_row = n_rows + row * n_stride + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real c_prev = c_prev_row[unit];
-                    const real n_prev = n_prev_row[unit];
-                    const real m_prev = m_prev_row[unit];
-                    const real b_z = b_z_row[unit];
-                    const real b_i = b_i_row[unit];
-                    const real b_f = b_f_row[unit];
-                    const real b_o = b_o_row[unit];
-                    const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
-                    const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
-                    const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
-                    const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
-                    const real z = cg_tanh(b_z + x_w_z_h_prev);
-                    z_row[unit] = z;
-                    const real i_bar = b_i + x_w_i_h_prev;
-                    i_bar_row[unit] = i_bar;
-                    const real f_bar = b_f + x_w_f_h_prev;
-                    const real o = cg_sigmoid(b_o + x_w_o_h_prev);
-                    o_row[unit] = o;
-                    const real log_f = m_prev + f_bar;
-                    log_f_row[unit] = log_f;
-                    const real m = cg_maximum(log_f, i_bar);
-                    m_row[unit] = m;
-                    const real i = cg_exp(i_bar - m);
-                    const real f = cg_exp(log_f - m);
-                    const real c = c_prev * f + z * i;
-                    c_row[unit] = c;
-                    const real n = n_prev * f + i;
-                    n_row[unit] = n;
-                    h_row[unit] = o * c / n;
+            if (units == width) { /* a whole block: its width is known */
+                /* z = tanh(b_z + x_w_z_h_prev)
+                 * i_bar = b_i + x_w_i_h_prev
+                 * f_bar = b_f + x_w_f_h_prev
+                 * o = sigmoid(b_o + x_w_o_h_prev)
+                 * log_f = m_prev + f_bar
+                 * m = maximum(log_f, i_bar)
+                 * i = exp(i_bar - m)
+                 * f = exp(log_f - m)
+                 * c = c_prev * f + z * i
+                 * n = n_prev * f + i
+                 * h = o * c / n */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *n_prev_row = n_prev_rows + row * n_prev_stride + first;
+                    const real *m_prev_row = m_prev_rows + row * m_prev_stride + first;
+                    const real *b_z_row = b_z_rows + first;
+                    const real *b_i_row = b_i_rows + first;
+                    const real *b_f_row = b_f_rows + first;
+                    const real *b_o_row = b_o_rows + first;
+                    const real *x_w_z_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_i_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 2 * width;
+                    const real *x_w_o_h_prev_row = tile + (row - top) * slots * width + 3 * width;
+                    real *z_row = z_rows + row * nH + first;
+                    real *i_bar_row = i_bar_rows + row * nH + first;
+                    real *o_row = o_rows + row * nH + first;
+                    real *log_f_row = log_f_rows + row * nH + first;
+                    real *m_row = m_rows + row * m_stride + first;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *n_row = n_rows + row * n_stride + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real c_prev = c_prev_row[unit];
+                        const real n_prev = n_prev_row[unit];
+                        const real m_prev = m_prev_row[unit];
+                        const real b_z = b_z_row[unit];
+                        const real b_i = b_i_row[unit];
+                        const real b_f = b_f_row[unit];
+                        const real b_o = b_o_row[unit];
+                        const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
+                        const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
+                        const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
+                        const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
+                        const real z = cg_tanh(b_z + x_w_z_h_prev);
+                        z_row[unit] = z;
+                        const real i_bar = b_i + x_w_i_h_prev;
+                        i_bar_row[unit] = i_bar;
+                        const real f_bar = b_f + x_w_f_h_prev;
+                        const real o = cg_sigmoid(b_o + x_w_o_h_prev);
+                        o_row[unit] = o;
+                        const real log_f = m_prev + f_bar;
+                        log_f_row[unit] = log_f;
+                        const real m = cg_maximum(log_f, i_bar);
+                        m_row[unit] = m;
+                        const real i = cg_exp(i_bar - m);
+                        const real f = cg_exp(log_f - m);
+                        const real c = c_prev * f + z * i;
+                        c_row[unit] = c;
+                        const real n = n_prev * f + i;
+                        n_row[unit] = n;
+                        h_row[unit] = o * c / n;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *n_prev_row = n_prev_rows + row * n_prev_stride + first;
+                    const real *m_prev_row = m_prev_rows + row * m_prev_stride + first;
+                    const real *b_z_row = b_z_rows + first;
+                    const real *b_i_row = b_i_rows + first;
+                    const real *b_f_row = b_f_rows + first;
+                    const real *b_o_row = b_o_rows + first;
+                    const real *x_w_z_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_i_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 2 * width;
+                    const real *x_w_o_h_prev_row = tile + (row - top) * slots * width + 3 * width;
+                    real *z_row = z_rows + row * nH + first;
+                    real *i_bar_row = i_bar_rows + row * nH + first;
+                    real *o_row = o_rows + row * nH + first;
+                    real *log_f_row = log_f_rows + row * nH + first;
+                    real *m_row = m_rows + row * m_stride + first;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *n_row = n_rows + row * n_stride + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real c_prev = c_prev_row[unit];
+                        const real n_prev = n_prev_row[unit];
+                        const real m_prev = m_prev_row[unit];
+                        const real b_z = b_z_row[unit];
+                        const real b_i = b_i_row[unit];
+                        const real b_f = b_f_row[unit];
+                        const real b_o = b_o_row[unit];
+                        const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
+                        const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
+                        const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
+                        const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
+                        const real z = cg_tanh(b_z + x_w_z_h_prev);
+                        z_row[unit] = z;
+                        const real i_bar = b_i + x_w_i_h_prev;
+                        i_bar_row[unit] = i_bar;
+                        const real f_bar = b_f + x_w_f_h_prev;
+                        const real o = cg_sigmoid(b_o + x_w_o_h_prev);
+                        o_row[unit] = o;
+                        const real log_f = m_prev + f_bar;
+                        log_f_row[unit] = log_f;
+                        const real m = cg_maximum(log_f, i_bar);
+                        m_row[unit] = m;
+                        const real i = cg_exp(i_bar - m);
+                        const real f = cg_exp(log_f - m);
+                        const real c = c_prev * f + z * i;
+                        c_row[unit] = c;
+                        const real n = n_prev * f + i;
+                        n_row[unit] = n;
+                        h_row[unit] = o * c / n;
+                    }
+                }
+}
         }
     }
 }
@@ -1235,15 +1297,26 @@ static void CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2)(
                     memory->reverse_2_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_z_pre_rows + top * (nH), nH,
                     memory->reverse_2_panel_4 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_h_prev = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_h_prev_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_h_prev_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_h_prev_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }
@@ -1504,15 +1577,26 @@ static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_10)(
                     memory->deferred_10_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_z_pre_rows + top * (nH), nH,
                     memory->deferred_10_panel_4 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

@@ -345,6 +345,12 @@ int CELLGEN_NAME(sru_weight_gradients)(int64_t nB, int64_t nH,
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- sru_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -423,53 +429,101 @@ static void CELLGEN_NAME(sru_sequence_forward_forward_1)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 3 * vectors, nH, x_rows + top * (x_stride), x_stride,
                     memory->forward_1_panel_1 + panel * (nH) * 3 * width, tile + 0 * width, slots * width, 0);
-            /* x_w = slot 2 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_2 = tile + (row - top) * slots * width + 2 * width;
-                real *x_w_row_2 = x_w_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    x_w_row_2[unit] = tile_2[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* x_w = slot 2 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_2 = tile + (row - top) * slots * width + 2 * width;
+                    real *x_w_row_2 = x_w_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        x_w_row_2[unit] = tile_2[unit];
+                    }
                 }
-            }
-            /* f = sigmoid(c_prev * v_f + b_f + x_w_f)
-             * r = sigmoid(c_prev * v_r + b_r + x_w_r)
-             * c = c_prev * f + (1 - f) * x_w
-             * h = x * alpha * (1 - r) + r * c */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *x_row = x_rows + row * x_stride + first;
-                const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                const real *v_f_row = v_f_rows + first;
-                const real *v_r_row = v_r_rows + first;
-                const real *b_f_row = b_f_rows + first;
-                const real *b_r_row = b_r_rows + first;
-                const real *x_w_f_row = tile + (row - top) * slots * width + 0 * width;
-                const real *x_w_r_row = tile + (row - top) * slots * width + 1 * width;
-                const real *x_w_row = tile + (row - top) * slots * width + 2 * width;
-                real *f_row = f_rows + row * nH + first;
-                real *r_row = r_rows + row * nH + first;
-                real *c_row = c_rows + row * c_stride + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real x = x_row[unit];
-                    const real c_prev = c_prev_row[unit];
-                    const real v_f = v_f_row[unit];
-                    const real v_r = v_r_row[unit];
-                    const real b_f = b_f_row[unit];
-                    const real b_r = b_r_row[unit];
-                    const real x_w_f = x_w_f_row[unit];
-                    const real x_w_r = x_w_r_row[unit];
-                    const real x_w = x_w_row[unit];
-                    const real f = cg_sigmoid(c_prev * v_f + b_f + x_w_f);
-                    f_row[unit] = f;
-                    const real r = cg_sigmoid(c_prev * v_r + b_r + x_w_r);
-                    r_row[unit] = r;
-                    const real c = c_prev * f + (1 - f) * x_w;
-                    c_row[unit] = c;
-                    h_row[unit] = x * alpha * (1 - r) + r * c;
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_2 = tile + (row - top) * slots * width + 2 * width;
+                    real *x_w_row_2 = x_w_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        x_w_row_2[unit] = tile_2[unit];
+                    }
                 }
-            }
+}
+            if (units == width) { /* a whole block: its width is known */
+                /* f = sigmoid(c_prev * v_f + b_f + x_w_f)
+                 * r = sigmoid(c_prev * v_r + b_r + x_w_r)
+                 * c = c_prev * f + (1 - f) * x_w
+                 * h = x * alpha * (1 - r) + r * c */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *x_row = x_rows + row * x_stride + first;
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *v_f_row = v_f_rows + first;
+                    const real *v_r_row = v_r_rows + first;
+                    const real *b_f_row = b_f_rows + first;
+                    const real *b_r_row = b_r_rows + first;
+                    const real *x_w_f_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_r_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_row = tile + (row - top) * slots * width + 2 * width;
+                    real *f_row = f_rows + row * nH + first;
+                    real *r_row = r_rows + row * nH + first;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real x = x_row[unit];
+                        const real c_prev = c_prev_row[unit];
+                        const real v_f = v_f_row[unit];
+                        const real v_r = v_r_row[unit];
+                        const real b_f = b_f_row[unit];
+                        const real b_r = b_r_row[unit];
+                        const real x_w_f = x_w_f_row[unit];
+                        const real x_w_r = x_w_r_row[unit];
+                        const real x_w = x_w_row[unit];
+                        const real f = cg_sigmoid(c_prev * v_f + b_f + x_w_f);
+                        f_row[unit] = f;
+                        const real r = cg_sigmoid(c_prev * v_r + b_r + x_w_r);
+                        r_row[unit] = r;
+                        const real c = c_prev * f + (1 - f) * x_w;
+                        c_row[unit] = c;
+                        h_row[unit] = x * alpha * (1 - r) + r * c;
+                    }
+                }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *x_row = x_rows + row * x_stride + first;
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *v_f_row = v_f_rows + first;
+                    const real *v_r_row = v_r_rows + first;
+                    const real *b_f_row = b_f_rows + first;
+                    const real *b_r_row = b_r_rows + first;
+                    const real *x_w_f_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_r_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_row = tile + (row - top) * slots * width + 2 * width;
+                    real *f_row = f_rows + row * nH + first;
+                    real *r_row = r_rows + row * nH + first;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real x = x_row[unit];
+                        const real c_prev = c_prev_row[unit];
+                        const real v_f = v_f_row[unit];
+                        const real v_r = v_r_row[unit];
+                        const real b_f = b_f_row[unit];
+                        const real b_r = b_r_row[unit];
+                        const real x_w_f = x_w_f_row[unit];
+                        const real x_w_r = x_w_r_row[unit];
+                        const real x_w = x_w_row[unit];
+                        const real f = cg_sigmoid(c_prev * v_f + b_f + x_w_f);
+                        f_row[unit] = f;
+                        const real r = cg_sigmoid(c_prev * v_r + b_r + x_w_r);
+                        r_row[unit] = r;
+                        const real c = c_prev * f + (1 - f) * x_w;
+                        c_row[unit] = c;
+                        h_row[unit] = x * alpha * (1 - r) + r * c;
+                    }
+                }
+}
         }
     }
 }
@@ -950,20 +1004,36 @@ static void CELLGEN_NAME(sru_sequence_backward_deferred_5)(
                     memory->deferred_5_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
                     memory->deferred_5_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = d_h * alpha * (1 - r) + d_x_1_d_r_pre_d_f_pre */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_row = d_h_rows + row * d_h_stride + first;
-                const real *d_x_1_d_r_pre_d_f_pre_row = tile + (row - top) * slots * width + 0 * width;
-                const real *r_row = r_rows + row * nH + first;
-                real *d_x_row = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h = d_h_row[unit];
-                    const real d_x_1_d_r_pre_d_f_pre = d_x_1_d_r_pre_d_f_pre_row[unit];
-                    const real r = r_row[unit];
-                    d_x_row[unit] = d_h * alpha * (1 - r) + d_x_1_d_r_pre_d_f_pre;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = d_h * alpha * (1 - r) + d_x_1_d_r_pre_d_f_pre */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_row = d_h_rows + row * d_h_stride + first;
+                    const real *d_x_1_d_r_pre_d_f_pre_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *r_row = r_rows + row * nH + first;
+                    real *d_x_row = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h = d_h_row[unit];
+                        const real d_x_1_d_r_pre_d_f_pre = d_x_1_d_r_pre_d_f_pre_row[unit];
+                        const real r = r_row[unit];
+                        d_x_row[unit] = d_h * alpha * (1 - r) + d_x_1_d_r_pre_d_f_pre;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_row = d_h_rows + row * d_h_stride + first;
+                    const real *d_x_1_d_r_pre_d_f_pre_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *r_row = r_rows + row * nH + first;
+                    real *d_x_row = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h = d_h_row[unit];
+                        const real d_x_1_d_r_pre_d_f_pre = d_x_1_d_r_pre_d_f_pre_row[unit];
+                        const real r = r_row[unit];
+                        d_x_row[unit] = d_h * alpha * (1 - r) + d_x_1_d_r_pre_d_f_pre;
+                    }
+                }
+}
         }
     }
 }

@@ -333,6 +333,12 @@ int CELLGEN_NAME(sru_projection_weight_gradients)(int64_t nB, int64_t nI, int64_
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- sru_projection_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -416,57 +422,108 @@ static void CELLGEN_NAME(sru_projection_sequence_forward_forward_1)(
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             cg_tile(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
                     memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
-            /* x_w = slot 2
-             * x_w_s = slot 3 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_2 = tile + (row - top) * slots * width + 2 * width;
-                real *x_w_row_2 = x_w_rows + row * nH + first;
-                const real *tile_3 = tile + (row - top) * slots * width + 3 * width;
-                real *x_w_s_row_3 = x_w_s_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    x_w_row_2[unit] = tile_2[unit];
-                    x_w_s_row_3[unit] = tile_3[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* x_w = slot 2
+                 * x_w_s = slot 3 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_2 = tile + (row - top) * slots * width + 2 * width;
+                    real *x_w_row_2 = x_w_rows + row * nH + first;
+                    const real *tile_3 = tile + (row - top) * slots * width + 3 * width;
+                    real *x_w_s_row_3 = x_w_s_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        x_w_row_2[unit] = tile_2[unit];
+                        x_w_s_row_3[unit] = tile_3[unit];
+                    }
                 }
-            }
-            /* f = sigmoid(c_prev * v_f + b_f + x_w_f)
-             * r = sigmoid(c_prev * v_r + b_r + x_w_r)
-             * c = c_prev * f + (1 - f) * x_w
-             * h = r * c + (1 - r) * x_w_s */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                const real *v_f_row = v_f_rows + first;
-                const real *v_r_row = v_r_rows + first;
-                const real *b_f_row = b_f_rows + first;
-                const real *b_r_row = b_r_rows + first;
-                const real *x_w_f_row = tile + (row - top) * slots * width + 0 * width;
-                const real *x_w_r_row = tile + (row - top) * slots * width + 1 * width;
-                const real *x_w_row = tile + (row - top) * slots * width + 2 * width;
-                const real *x_w_s_row = tile + (row - top) * slots * width + 3 * width;
-                real *f_row = f_rows + row * nH + first;
-                real *r_row = r_rows + row * nH + first;
-                real *c_row = c_rows + row * c_stride + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real c_prev = c_prev_row[unit];
-                    const real v_f = v_f_row[unit];
-                    const real v_r = v_r_row[unit];
-                    const real b_f = b_f_row[unit];
-                    const real b_r = b_r_row[unit];
-                    const real x_w_f = x_w_f_row[unit];
-                    const real x_w_r = x_w_r_row[unit];
-                    const real x_w = x_w_row[unit];
-                    const real x_w_s = x_w_s_row[unit];
-                    const real f = cg_sigmoid(c_prev * v_f + b_f + x_w_f);
-                    f_row[unit] = f;
-                    const real r = cg_sigmoid(c_prev * v_r + b_r + x_w_r);
-                    r_row[unit] = r;
-                    const real c = c_prev * f + (1 - f) * x_w;
-                    c_row[unit] = c;
-                    h_row[unit] = r * c + (1 - r) * x_w_s;
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_2 = tile + (row - top) * slots * width + 2 * width;
+                    real *x_w_row_2 = x_w_rows + row * nH + first;
+                    const real *tile_3 = tile + (row - top) * slots * width + 3 * width;
+                    real *x_w_s_row_3 = x_w_s_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        x_w_row_2[unit] = tile_2[unit];
+                        x_w_s_row_3[unit] = tile_3[unit];
+                    }
                 }
-            }
+}
+            if (units == width) { /* a whole block: its width is known */
+                /* f = sigmoid(c_prev * v_f + b_f + x_w_f)
+                 * r = sigmoid(c_prev * v_r + b_r + x_w_r)
+                 * c = c_prev * f + (1 - f) * x_w
+                 * h = r * c + (1 - r) * x_w_s */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *v_f_row = v_f_rows + first;
+                    const real *v_r_row = v_r_rows + first;
+                    const real *b_f_row = b_f_rows + first;
+                    const real *b_r_row = b_r_rows + first;
+                    const real *x_w_f_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_r_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_row = tile + (row - top) * slots * width + 2 * width;
+                    const real *x_w_s_row = tile + (row - top) * slots * width + 3 * width;
+                    real *f_row = f_rows + row * nH + first;
+                    real *r_row = r_rows + row * nH + first;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real c_prev = c_prev_row[unit];
+                        const real v_f = v_f_row[unit];
+                        const real v_r = v_r_row[unit];
+                        const real b_f = b_f_row[unit];
+                        const real b_r = b_r_row[unit];
+                        const real x_w_f = x_w_f_row[unit];
+                        const real x_w_r = x_w_r_row[unit];
+                        const real x_w = x_w_row[unit];
+                        const real x_w_s = x_w_s_row[unit];
+                        const real f = cg_sigmoid(c_prev * v_f + b_f + x_w_f);
+                        f_row[unit] = f;
+                        const real r = cg_sigmoid(c_prev * v_r + b_r + x_w_r);
+                        r_row[unit] = r;
+                        const real c = c_prev * f + (1 - f) * x_w;
+                        c_row[unit] = c;
+                        h_row[unit] = r * c + (1 - r) * x_w_s;
+                    }
+                }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                    const real *v_f_row = v_f_rows + first;
+                    const real *v_r_row = v_r_rows + first;
+                    const real *b_f_row = b_f_rows + first;
+                    const real *b_r_row = b_r_rows + first;
+                    const real *x_w_f_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_r_row = tile + (row - top) * slots * width + 1 * width;
+                    const real *x_w_row = tile + (row - top) * slots * width + 2 * width;
+                    const real *x_w_s_row = tile + (row - top) * slots * width + 3 * width;
+                    real *f_row = f_rows + row * nH + first;
+                    real *r_row = r_rows + row * nH + first;
+                    real *c_row = c_rows + row * c_stride + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real c_prev = c_prev_row[unit];
+                        const real v_f = v_f_row[unit];
+                        const real v_r = v_r_row[unit];
+                        const real b_f = b_f_row[unit];
+                        const real b_r = b_r_row[unit];
+                        const real x_w_f = x_w_f_row[unit];
+                        const real x_w_r = x_w_r_row[unit];
+                        const real x_w = x_w_row[unit];
+                        const real x_w_s = x_w_s_row[unit];
+                        const real f = cg_sigmoid(c_prev * v_f + b_f + x_w_f);
+                        f_row[unit] = f;
+                        const real r = cg_sigmoid(c_prev * v_r + b_r + x_w_r);
+                        r_row[unit] = r;
+                        const real c = c_prev * f + (1 - f) * x_w;
+                        c_row[unit] = c;
+                        h_row[unit] = r * c + (1 - r) * x_w_s;
+                    }
+                }
+}
         }
     }
 }
@@ -994,15 +1051,26 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_6)(
                     memory->deferred_6_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
             cg_tile(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
                     memory->deferred_6_panel_4 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }

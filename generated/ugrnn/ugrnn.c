@@ -282,6 +282,12 @@ int CELLGEN_NAME(ugrnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     return CELLGEN_OK;
 }
 
+/* from here on, in time loops: see cellgen_math.h */
+#undef cg_tanh
+#undef cg_sigmoid
+#define cg_tanh cg_quick_tanh
+#define cg_sigmoid cg_quick_sigmoid
+
 /* ---- ugrnn_sequence_forward: Compute all steps of a sequence. */
 
 typedef struct {
@@ -365,32 +371,58 @@ static void CELLGEN_NAME(ugrnn_sequence_forward_forward_1)(
                     memory->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 2 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
                     memory->forward_1_panel_2 + panel * (nH) * 2 * width, tile + 0 * width, slots * width, 1);
-            /* c = tanh(b_c + x_w_c_h_prev)
-             * g = sigmoid(b_g + x_w_g_h_prev)
-             * h = h_prev * g + c * (1 - g) */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                const real *b_c_row = b_c_rows + first;
-                const real *b_g_row = b_g_rows + first;
-                const real *x_w_c_h_prev_row = tile + (row - top) * slots * width + 0 * width;
-                const real *x_w_g_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                real *c_row = c_rows + row * nH + first;
-                real *g_row = g_rows + row * nH + first;
-                real *h_row = h_rows + row * h_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real h_prev = h_prev_row[unit];
-                    const real b_c = b_c_row[unit];
-                    const real b_g = b_g_row[unit];
-                    const real x_w_c_h_prev = x_w_c_h_prev_row[unit];
-                    const real x_w_g_h_prev = x_w_g_h_prev_row[unit];
-                    const real c = cg_tanh(b_c + x_w_c_h_prev);
-                    c_row[unit] = c;
-                    const real g = cg_sigmoid(b_g + x_w_g_h_prev);
-                    g_row[unit] = g;
-                    h_row[unit] = h_prev * g + c * (1 - g);
+            if (units == width) { /* a whole block: its width is known */
+                /* c = tanh(b_c + x_w_c_h_prev)
+                 * g = sigmoid(b_g + x_w_g_h_prev)
+                 * h = h_prev * g + c * (1 - g) */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_c_row = b_c_rows + first;
+                    const real *b_g_row = b_g_rows + first;
+                    const real *x_w_c_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_g_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                    real *c_row = c_rows + row * nH + first;
+                    real *g_row = g_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_c = b_c_row[unit];
+                        const real b_g = b_g_row[unit];
+                        const real x_w_c_h_prev = x_w_c_h_prev_row[unit];
+                        const real x_w_g_h_prev = x_w_g_h_prev_row[unit];
+                        const real c = cg_tanh(b_c + x_w_c_h_prev);
+                        c_row[unit] = c;
+                        const real g = cg_sigmoid(b_g + x_w_g_h_prev);
+                        g_row[unit] = g;
+                        h_row[unit] = h_prev * g + c * (1 - g);
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                    const real *b_c_row = b_c_rows + first;
+                    const real *b_g_row = b_g_rows + first;
+                    const real *x_w_c_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *x_w_g_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                    real *c_row = c_rows + row * nH + first;
+                    real *g_row = g_rows + row * nH + first;
+                    real *h_row = h_rows + row * h_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real h_prev = h_prev_row[unit];
+                        const real b_c = b_c_row[unit];
+                        const real b_g = b_g_row[unit];
+                        const real x_w_c_h_prev = x_w_c_h_prev_row[unit];
+                        const real x_w_g_h_prev = x_w_g_h_prev_row[unit];
+                        const real c = cg_tanh(b_c + x_w_c_h_prev);
+                        c_row[unit] = c;
+                        const real g = cg_sigmoid(b_g + x_w_g_h_prev);
+                        g_row[unit] = g;
+                        h_row[unit] = h_prev * g + c * (1 - g);
+                    }
+                }
+}
         }
     }
 }
@@ -743,20 +775,36 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_reverse_2)(
                     memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, d_c_pre_rows + top * (nH), nH,
                     memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_h_prev = d_h_in * g + d_h_prev_1_d_c_pre */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                const real *d_h_prev_1_d_c_pre_row = tile + (row - top) * slots * width + 0 * width;
-                const real *g_row = g_rows + row * nH + first;
-                real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    const real d_h_in = d_h_in_row[unit];
-                    const real d_h_prev_1_d_c_pre = d_h_prev_1_d_c_pre_row[unit];
-                    const real g = g_row[unit];
-                    d_h_prev_row[unit] = d_h_in * g + d_h_prev_1_d_c_pre;
+            if (units == width) { /* a whole block: its width is known */
+                /* d_h_prev = d_h_in * g + d_h_prev_1_d_c_pre */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_prev_1_d_c_pre_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *g_row = g_rows + row * nH + first;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_prev_1_d_c_pre = d_h_prev_1_d_c_pre_row[unit];
+                        const real g = g_row[unit];
+                        d_h_prev_row[unit] = d_h_in * g + d_h_prev_1_d_c_pre;
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                    const real *d_h_prev_1_d_c_pre_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *g_row = g_rows + row * nH + first;
+                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
+                        const real d_h_prev_1_d_c_pre = d_h_prev_1_d_c_pre_row[unit];
+                        const real g = g_row[unit];
+                        d_h_prev_row[unit] = d_h_in * g + d_h_prev_1_d_c_pre;
+                    }
+                }
+}
         }
     }
 }
@@ -911,15 +959,26 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_deferred_6)(
                     memory->deferred_6_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
             cg_tile(rows, 1 * vectors, nH, d_c_pre_rows + top * (nH), nH,
                     memory->deferred_6_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            /* d_x = slot 0 */
-            for (int64_t row = top; row < top + rows; ++row) {
-                const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                CELLGEN_VECTORIZE
-                for (int64_t unit = 0; unit < units; ++unit) {
-                    d_x_row_0[unit] = tile_0[unit];
+            if (units == width) { /* a whole block: its width is known */
+                /* d_x = slot 0 */
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < width; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
                 }
-            }
+} else {
+                for (int64_t row = top; row < top + rows; ++row) {
+                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                    CELLGEN_VECTORIZE
+                    for (int64_t unit = 0; unit < units; ++unit) {
+                        d_x_row_0[unit] = tile_0[unit];
+                    }
+                }
+}
         }
     }
 }
