@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cellgen.build import SourceFiles
+from cellgen.cuda import CudaKernel, read_interface
 from cellgen.errors import BuildError
 from cellgen.kernel import Kernel, load_folder
 from cellgen.paths import generated_folder, include_folder
@@ -32,6 +33,11 @@ def load(name: str) -> Kernel:
     Raises:
         BuildError: no such cell, or its sources cannot be compiled.
     """
+    _require_shipped(name)
+    return load_folder(generated_folder() / name)
+
+
+def _require_shipped(name: str) -> None:
     names = shipped_names()
     if name not in names:
         close = difflib.get_close_matches(name, names, n=1)
@@ -41,7 +47,6 @@ def load(name: str) -> Kernel:
             f"For a cell of your own use cellgen.compile(MyCell) or `cellgen build my_cells.py`",
             code="build.unknown",
         )
-    return load_folder(generated_folder() / name)
 
 
 def compile(cell: type[Cell]) -> Kernel:
@@ -61,6 +66,53 @@ def compile(cell: type[Cell]) -> Kernel:
     kernel = Kernel(source.interface, sources)
     kernel.build()
     return kernel
+
+
+def load_cuda(name: str, *, emulated: bool = False) -> CudaKernel:
+    """Return the CUDA kernel of a cell that ships; compiled with nvcc when it is first called.
+
+    With ``emulated`` it runs on the CPU, slowly, to prove what the device would compute.
+
+    Raises:
+        BuildError: no such cell, or it is not rendered for CUDA.
+    """
+    _require_shipped(name)
+    return _cuda_kernel(generated_folder() / name, emulated)
+
+
+def compile_cuda(cell: type[Cell], *, emulated: bool = False) -> CudaKernel:
+    """Generate the CUDA kernel of a cell class; compiled with nvcc when it is first called.
+
+    Raises:
+        DeclarationError: what is given is no complete cell.
+        BuildError: the cell is not rendered for CUDA yet; the message says why.
+    """
+    from cellgen.pipeline import generate
+
+    source = generate(cell)
+    if not source.cuda:
+        raise BuildError(f"{source.name}: {source.not_on_cuda}", code="build.cuda")
+    texts = {f"{source.name}.cu": source.cuda}
+    sources = SourceFiles.gather(source.name, texts, None, include_folder())
+    return CudaKernel(source.interface, sources, emulated=emulated)
+
+
+def _cuda_kernel(folder: Path, emulated: bool) -> CudaKernel:
+    """The CUDA kernel of a generated folder, without building its C."""
+    file = folder / f"{folder.name}.cu"
+    if not file.is_file():
+        raise BuildError(
+            f"{folder} has no {file.name}: the cell is not rendered for CUDA yet; its C kernel "
+            f"works: cellgen.load({folder.name!r})",
+            code="build.cuda",
+        )
+    sources = SourceFiles.gather(
+        folder.name,
+        {file.name: file.read_text(encoding="utf-8")},
+        folder,
+        folder.parent / "include",
+    )
+    return CudaKernel(read_interface(folder / "__init__.py"), sources, emulated=emulated)
 
 
 def write(cell: type[Cell], folder: Path) -> list[Path]:

@@ -146,3 +146,12 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
     """Largest difference, relative to the largest entry expected."""
     scale = np.max(np.abs(expected), initial=0.0) or 1.0
     return float(np.max(np.abs(found - expected), initial=0.0) / scale)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked ``slow`` unless ``-m`` asks for it."""
+    if "slow" in config.option.markexpr:
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if item not in slow]

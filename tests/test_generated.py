@@ -121,7 +121,7 @@ def test_sources_are_byte_identical_under_any_hash_seed_and_order_of_cells(
 
 
 def test_writing_again_changes_nothing(tmp_path: Path) -> None:
-    assert len(api.write(GRUBlockCell, tmp_path)) == 3
+    assert len(api.write(GRUBlockCell, tmp_path)) == 4
     assert api.write(GRUBlockCell, tmp_path) == []
 
 

@@ -19,12 +19,13 @@ LAYERS = (
     # the path that loads a built kernel: needs NumPy and cffi only
     {"errors"},
     {"abi", "paths", "cache", "layout", "memory"},
-    {"build", "masks"},
-    {"threads", "results"},
+    {"build", "cuda_abi", "masks"},
+    {"nvcc", "threads", "results"},
     {"arguments", "plans", "truncation"},
     {"call"},
     {"call_over_time"},
     {"kernel"},
+    {"cuda"},
     {"goldens", "layers"},
     # the compiler
     {"lines", "names"},

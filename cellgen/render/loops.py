@@ -6,7 +6,7 @@ lie.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cellgen.printer import c_axis, c_expression, c_factor
@@ -55,7 +55,7 @@ class LoopWriter:
 
     def loop(self, loop: Loop, tile_row: TileRow = lambda view: None) -> LoopLines:
         """Spell one planned loop."""
-        lines = LoopLines(_comments(loop))
+        lines = LoopLines(comments_of(loop.lines))
         for load in loop.loads:
             self._load(load, tile_row, lines, has_rows=len(loop.space) == 2)
         for line in loop.lines:
@@ -115,11 +115,11 @@ class LoopWriter:
         return [f"{name} += {value};"]
 
 
-def _comments(loop: Loop) -> list[str]:
-    """The equations of a loop, unnamed intermediates left out."""
+def comments_of(lines: Iterable[Line]) -> list[str]:
+    """The equations of some lines of a loop, unnamed intermediates left out."""
     return [
         describe(line.origin)
-        for line in loop.lines
+        for line in lines
         if line.origin.target.role is not Role.TEMPORARY or line.store is not Store.LOCAL
     ]
 

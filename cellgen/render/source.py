@@ -6,7 +6,6 @@ prepares every value here; the templates place them.
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import dataclass
 
 from cellgen.abi import (
@@ -18,6 +17,9 @@ from cellgen.abi import (
     struct_lines,
 )
 from cellgen.cell import Definition
+from cellgen.errors import DerivationError
+from cellgen.render.cuda import cuda_source
+from cellgen.render.head import Head
 from cellgen.render.interface import interface_literal, make_interface, sequence_signatures
 from cellgen.render.sequence import SequenceContext, sequence_functions
 from cellgen.render.step import FunctionContext, step_function
@@ -35,15 +37,20 @@ class Source:
     header: str
     body: str
     init: str
+    cuda: str
+    """Text of the ``.cu``; empty for a cell that is not rendered for CUDA yet."""
+    not_on_cuda: str = ""
 
     @property
     def files(self) -> dict[str, str]:
         """Contents by file name, as they stand in ``generated/<cell>/``."""
-        return {
+        files = {
             f"{self.name}.h": self.header,
             f"{self.name}.c": self.body,
+            f"{self.name}.cu": self.cuda,
             "__init__.py": self.init,
         }
+        return {name: text for name, text in files.items() if text}
 
 
 def render(schedule: Schedule, sequence: SequenceSchedule | None, definition: Definition) -> Source:
@@ -56,39 +63,28 @@ def render(schedule: Schedule, sequence: SequenceSchedule | None, definition: De
     sequences = sequence_functions(sequence, over_time) if sequence else []
     body = BodyContext(head, steps, sequences)
     exports = [function.name for function in interface.functions]
+    cuda, why_not = _cuda(schedule, sequence, interface, head)
     return Source(
         definition.name,
         interface,
         header=fill("c/cell.h.j2", HeaderContext(head, _structs(interface), interface.has_team)),
         body=fill("c/cell.c.j2", body),
         init=fill("c/init.py.j2", InitContext(head, interface_literal(interface), exports)),
+        cuda=cuda,
+        not_on_cuda=why_not,
     )
 
 
-@dataclass(frozen=True)
-class Head:
-    """What every file says first."""
-
-    name: str
-    title: str
-    doc: list[str]
-    origin: str
-    digest: str
-    equations: list[str]
-
-    @staticmethod
-    def of(definition: Definition, digest: str) -> Head:
-        doc = " ".join(definition.doc.split()) or f"The cell {definition.class_name}."
-        safe = doc.replace("*/", "* /").replace("\\", "/").replace('"""', "'''")
-        lines = textwrap.wrap(safe, 96)
-        return Head(
-            name=definition.name,
-            title=safe.split(" (")[0].split(". ")[0].rstrip(".,;:") + ".",
-            doc=lines,
-            origin=definition.origin,
-            digest=digest,
-            equations=[str(equation) for equation in definition.equations],
-        )
+def _cuda(
+    schedule: Schedule, sequence: SequenceSchedule | None, interface: Interface, head: Head
+) -> tuple[str, str]:
+    """The text of the ``.cu``, or why there is none."""
+    try:
+        return cuda_source(schedule, sequence, interface, head), ""
+    except DerivationError as error:
+        if not str(error.code).startswith("cuda."):
+            raise
+        return "", str(error)
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,11 @@
 #error "CELLGEN_EXACT_MATH and CELLGEN_FAST_MATH exclude each other"
 #endif
 
-/* `static inline`, and inlined whatever its size: a call in a loop would stop vectorisation */
-#if defined(__GNUC__) || defined(__clang__)
+/* `static inline`, and inlined whatever its size: a call in a loop would stop vectorisation. For CUDA
+ * the functions are the same, on the device and on the host. */
+#if defined(__CUDACC__)
+#define CELLGEN_MATH __host__ __device__ __forceinline__
+#elif defined(__GNUC__) || defined(__clang__)
 #define CELLGEN_MATH static inline __attribute__((always_inline, unused))
 #else
 #define CELLGEN_MATH static inline
@@ -55,7 +58,7 @@ CELLGEN_MATH float cellgen_from_bits_f32(uint32_t bits)
 }
 
 #if !defined(CELLGEN_HAS_FMA)
-#if defined(__FMA__) || defined(__FP_FAST_FMAF) || defined(__aarch64__)
+#if defined(__CUDACC__) || defined(__FMA__) || defined(__FP_FAST_FMAF) || defined(__aarch64__)
 #define CELLGEN_HAS_FMA 1
 #else
 #define CELLGEN_HAS_FMA 0
@@ -66,7 +69,7 @@ CELLGEN_MATH float cellgen_from_bits_f32(uint32_t bits)
 CELLGEN_MATH float cellgen_madd_f32(float a, float b, float c)
 {
 #if CELLGEN_HAS_FMA
-    return __builtin_fmaf(a, b, c);
+    return fmaf(a, b, c);
 #else
     return a * b + c;
 #endif

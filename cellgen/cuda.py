@@ -1,0 +1,710 @@
+"""Call a cell's CUDA kernels on device arrays, by the names of its equations.
+
+Input: an ``Interface`` and the text of the cell's ``.cu``. Output: ``CudaKernel``, with the
+functions that ``Kernel`` has. Arrays are anything with ``__dlpack__`` or
+``__cuda_array_interface__`` (PyTorch, CuPy, JAX), or this module's ``DeviceArray``; they are
+neither copied nor converted. Calls launch on the caller's stream and return without waiting.
+float32, float64, and bfloat16 with float32 arithmetic. Results are made by the library of the
+arguments where it can be asked (PyTorch, CuPy), else they are ``DeviceArray``.
+Not supported: lengths, masks, strides over time; arrays that are not contiguous.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import difflib
+import math
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import cffi
+import numpy as np
+
+from . import nvcc
+from .abi import ERROR_CODES, Argument, Function, Interface, axis_length, axis_terms
+from .build import Built, SourceFiles
+from .cuda_abi import CUDA_STORES, cuda_cdef, cuda_symbols
+from .errors import ArgumentError, BuildError, CellgenError
+from .results import Results, result_class
+
+Stream: TypeAlias = object
+"""An address, an object with ``cuda_stream`` (PyTorch), ``ptr`` (CuPy) or ``__cuda_stream__``."""
+
+SUFFIXES = {dtype: suffix for suffix, _, dtype in CUDA_STORES}
+BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
+CUDA_ERROR, CUBLAS_STATUS, NO_CUBLAS = 1000, 2000, 2999
+"""Where the codes of ``cellgen_cuda.cuh`` begin."""
+CUBLAS = ("libcublas.so.13", "libcublas.so.12", "libcublas.so")
+ON_DEVICE = (2, 13)
+"""Device types of DLPack: CUDA memory, managed memory."""
+_FLOATS = {(2, 32): "float32", (2, 64): "float64", (4, 16): "bfloat16"}
+_TYPESTRS = {"<f4": "float32", "<f8": "float64"}
+
+
+class DeviceError(CellgenError):
+    """A device that is missing, too old, out of memory, or refuses a call."""
+
+    code = "device"
+
+
+_HINTS = {
+    2: "the device has no memory left: fewer rows or steps at a time, or free arrays",
+    35: "the driver is older than the CUDA runtime: update it, or compile with an older nvcc",
+    100: "no CUDA device was found: is one visible (CUDA_VISIBLE_DEVICES, nvidia-smi)?",
+    101: "there is no device of that number",
+    209: f"the device is too old for this code: {nvcc.ARCHITECTURE_VARIABLE} names another target",
+    400: "the stream is of another device or was destroyed: pass one of the arrays' device",
+    700: "a kernel read or wrote outside an array: the context is lost, restart the process",
+    999: "the driver failed, or there is none: run nvidia-smi",
+}
+"""What to do about a CUDA error."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What a call needs to know of an array: where it is, and what; device -1 is not known yet."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    dtype: str
+    device: int
+    contiguous: bool
+    writable: bool = True
+
+
+class DeviceArray:
+    """Memory on a device, made by a kernel; offers ``__cuda_array_interface__`` (not bfloat16)."""
+
+    def __init__(
+        self, library: _Library, shape: tuple[int, ...], dtype: str, device: int, stream: int
+    ) -> None:
+        size = max(1, math.prod(shape) * BYTES[dtype])
+        self.shape, self.dtype, self.device, self._stream = shape, dtype, device, stream
+        self._library = library
+        self.pointer = library.allocate(device, size, stream)
+
+    def __del__(self) -> None:
+        if getattr(self, "pointer", 0):
+            self._library.free(self.pointer, self._stream)
+
+    def __repr__(self) -> str:
+        return f"DeviceArray({self.shape}, {self.dtype}, device={self.device})"
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * BYTES[self.dtype]
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        if self.dtype == "bfloat16":
+            raise AttributeError("__cuda_array_interface__ has no bfloat16")
+        return {
+            "shape": self.shape,
+            "typestr": {"float32": "<f4", "float64": "<f8"}[self.dtype],
+            "data": (self.pointer, False),
+            "version": 3,
+            "stream": self._stream or 1,
+        }
+
+    def numpy(self) -> np.ndarray:
+        """Copy to the host; waits for the stream. bfloat16 comes as float32."""
+        wide = self.dtype == "bfloat16"
+        host = np.empty(self.shape, np.uint16 if wide else self.dtype)
+        self._library.read(host, self.pointer, self.bytes, self._stream)
+        return (host.astype(np.uint32) << 16).view(np.float32) if wide else host
+
+
+class _Library:
+    """A loaded shared library of one cell."""
+
+    def __init__(self, path: str, interface: Interface) -> None:
+        self.ffi = cffi.FFI()
+        self.ffi.cdef(cuda_cdef(interface))
+        try:
+            self.lib: Any = self.ffi.dlopen(path)
+        except OSError as error:
+            raise BuildError(f"cannot load {path}: {error}", code="build.load") from error
+
+    def error(self, code: int) -> str:
+        """Say what a code means and what to do."""
+        if code < CUDA_ERROR:
+            return ERROR_CODES.get(code, f"code {code}")
+        if code == NO_CUBLAS:
+            return "cuBLAS cannot be opened"
+        if code >= CUBLAS_STATUS:
+            return f"cuBLAS status {code - CUBLAS_STATUS}"
+        text = self.ffi.string(self.lib.cellgen_cuda_error_text(code)).decode()
+        hint = _HINTS.get(code - CUDA_ERROR)
+        return f"CUDA error {code - CUDA_ERROR}, {text}" + (f"; {hint}" if hint else "")
+
+    def require(self, code: int, where: str) -> None:
+        if code:
+            raise DeviceError(f"{where}: {self.error(code)}")
+
+    def allocate(self, device: int, size: int, stream: int) -> int:
+        address = self.ffi.new("void **")
+        code = self.lib.cellgen_cuda_allocate(device, size, self._pointer(stream), address)
+        if code == CUDA_ERROR + 2:
+            raise MemoryError(
+                f"no memory for {size:,} bytes on device {device}: {self.error(code)}"
+            )
+        self.require(code, f"{size:,} bytes on device {device}")
+        return int(self.ffi.cast("uintptr_t", address[0]))
+
+    def device_of(self, address: int) -> int:
+        """The device that an address belongs to, -1 for the host's memory."""
+        device = self.ffi.new("int *")
+        self.require(
+            self.lib.cellgen_cuda_device_of(self._pointer(address), device), "looking at an array"
+        )
+        return int(device[0])
+
+    def free(self, address: int, stream: int) -> None:
+        self.lib.cellgen_cuda_free(self._pointer(address), self._pointer(stream))
+
+    def read(self, host: np.ndarray, address: int, size: int, stream: int) -> None:
+        self.require(
+            self.lib.cellgen_cuda_read(
+                self.ffi.from_buffer(host), self._pointer(address), size, self._pointer(stream)
+            ),
+            "copying to the host",
+        )
+
+    def write(self, address: int, host: np.ndarray, size: int, stream: int) -> None:
+        self.require(
+            self.lib.cellgen_cuda_write(
+                self._pointer(address), self.ffi.from_buffer(host), size, self._pointer(stream)
+            ),
+            "copying to the device",
+        )
+
+    @contextmanager
+    def on(self, device: int) -> Iterator[None]:
+        """Make a device current for the body."""
+        before = self.ffi.new("int *")
+        self.require(self.lib.cellgen_cuda_use(device, before), f"device {device}")
+        try:
+            yield
+        finally:
+            self.lib.cellgen_cuda_use(before[0], self.ffi.new("int *"))
+
+    def _pointer(self, address: int) -> object:
+        return self.ffi.cast("void *", address)
+
+
+class CudaKernel:
+    """A cell whose functions run on a CUDA device; compiled and loaded when first needed.
+
+    ``emulated`` runs the same text on the CPU: slow, for proofs.
+    """
+
+    def __init__(
+        self, interface: Interface, sources: SourceFiles, *, emulated: bool = False
+    ) -> None:
+        self.name, self.interface, self.emulated = interface.name, interface, emulated
+        self.functions = {f.name: CudaFunction(self, f) for f in interface.functions}
+        self._sources = sources
+        self._library: _Library | None = None
+        self._lock = threading.RLock()
+        self._blas: dict[tuple[int, int], object] = {}
+
+    def __getattr__(self, name: str) -> CudaFunction:
+        functions: dict[str, CudaFunction] = self.__dict__.get("functions", {})
+        if name in functions:
+            return functions[name]
+        raise AttributeError(
+            f"kernel {self.__dict__.get('name')} has no {name!r}; it has {', '.join(functions)}"
+        )
+
+    def __repr__(self) -> str:
+        return f"<CUDA kernel {self.name}: {', '.join(self.functions)}>"
+
+    def build(self) -> Built:
+        """Compile the library unless the cache has it, and load it. Raises BuildError."""
+        with self._lock:
+            built = nvcc.build(self._sources, self.interface, emulated=self.emulated)
+            if self._library is None:
+                self._library = _Library(str(built.path), self.interface)
+            return built
+
+    def library(self) -> _Library:
+        if self._library is None:
+            self.build()
+        assert self._library is not None
+        return self._library
+
+    def devices(self) -> int:
+        """Count the devices that can be used. Raises DeviceError without driver or device."""
+        library = self.library()
+        count = library.ffi.new("int *")
+        library.require(library.lib.cellgen_cuda_devices(count), self.name)
+        if count[0] == 0:
+            raise DeviceError(f"{self.name}: {_HINTS[100]}")
+        capability = library.ffi.new("int *")
+        library.require(library.lib.cellgen_cuda_capability(0, capability), self.name)
+        if capability[0] < nvcc.OLDEST:
+            found, needed = capability[0] / 10, nvcc.OLDEST / 10
+            raise DeviceError(f"{self.name}: device 0 has capability {found}, {needed} is needed")
+        return int(count[0])
+
+    def array(
+        self, values: np.ndarray, *, dtype: str = "", device: int = 0, stream: int = 0
+    ) -> DeviceArray:
+        """Copy a NumPy array to a device, for programs without another library."""
+        name = dtype or str(values.dtype)
+        library = self.library()
+        self.devices()
+        with library.on(device):
+            made = DeviceArray(library, values.shape, name, device, stream)
+            host = np.ascontiguousarray(values, np.float32 if name == "bfloat16" else name)
+            host = to_bfloat16(host) if name == "bfloat16" else host
+            library.write(made.pointer, host, made.bytes, stream)
+        return made
+
+    def blas(self, device: int, path: str = "") -> object:
+        """Open cuBLAS for this thread and device; NULL where it is not installed."""
+        library = self.library()
+        key = (device, threading.get_ident())
+        if key not in self._blas:
+            self._blas[key] = library.ffi.NULL if self.emulated else _open_blas(library, path)
+        return self._blas[key]
+
+
+def _open_blas(library: _Library, path: str) -> object:
+    opened = library.ffi.new("void **")
+    for candidate in (path,) if path else CUBLAS:
+        code = library.lib.cellgen_cuda_blas_open(candidate.encode(), opened)
+        if code == 0:
+            return opened[0]
+        if code != NO_CUBLAS:
+            raise DeviceError(library.error(code))
+    return library.ffi.NULL
+
+
+def to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """Round float32 to bfloat16, to nearest even; the result holds bits (uint16)."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+
+
+def read_interface(file: Path) -> Interface:
+    """Read the interface in a generated ``__init__.py`` without importing it, which would compile
+    the C. Raises BuildError."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "interface":
+            code = compile(ast.Expression(node.value), str(file), "eval")
+            records = {"Argument": Argument, "Function": Function, "Interface": Interface}
+            interface = eval(code, {"__builtins__": {}, **records})
+            assert isinstance(interface, Interface)
+            return interface
+    raise BuildError(f"{file} defines no interface, so it is not a generated cell")
+
+
+# --- calls ------------------------------------------------------------------------------------
+
+
+class CudaFunction:
+    """One function of a kernel: checks its arguments, launches, returns a named tuple."""
+
+    def __init__(self, kernel: CudaKernel, function: Function) -> None:
+        self.__name__ = function.name
+        self.__qualname__ = f"{kernel.name}.{function.name}"
+        self.function = function
+        self._kernel = kernel
+        self._saves = tuple(item.name for item in function.results if item.saved)
+        self._takes = tuple(item.name for item in function.arguments if item.saved)
+        self._fields = tuple(item.name for item in function.results if not item.saved)
+        self._is_forward = function.name == "sequence_forward"
+        extra = ("saved",) if self._is_forward else ()
+        self.result = result_class(function.name, (*self._fields, *extra))
+        self.saved = result_class("saved", self._saves)
+
+    def __repr__(self) -> str:
+        return f"<CUDA kernel function {self.__qualname__}>"
+
+    def __call__(
+        self,
+        /,
+        *,
+        out: Mapping[str, object] | None = None,
+        save: bool = False,
+        saved: Results | None = None,
+        stream: Stream = None,
+        **arguments: object,
+    ) -> Results:
+        """Launch the function on a stream. Raises ArgumentError, DeviceError, MemoryError."""
+        if saved is not None:
+            arguments.update(zip(self._takes, saved, strict=True))
+        given = {n: a for n, a in arguments.items() if a is not None}
+        scalars = self._take_scalars(given)
+        self._check_names(given, out or {})
+        handle = stream_handle(stream, given.values())
+        with _looked_at(self.__qualname__, {**given, **_labelled(out)}, handle) as views:
+            library = self._kernel.library()
+            self._find_devices(library, views)
+            dims, dtype, device = self._check(views)
+            with library.on(device):
+                results = dict(out or {})
+                self._make_results(results, views, given, dims, dtype, device, save, handle)
+                self._launch(views, scalars, dims, dtype, device, handle)
+        ordered = [results[name] for name in self._fields]
+        if not self._is_forward:
+            return tuple.__new__(self.result, ordered)
+        kept = tuple.__new__(self.saved, [results[n] for n in self._saves]) if save else None
+        return tuple.__new__(self.result, [*ordered, kept])
+
+    def _take_scalars(self, given: dict[str, object]) -> dict[str, float]:
+        scalars = {}
+        for item in self.function.arguments:
+            if item.is_scalar:
+                value = given.pop(item.name, item.default)
+                if not isinstance(value, int | float | np.generic):
+                    raise ArgumentError(
+                        f"{self.__qualname__}: scalar {item.name} is {value!r:.60}, expected one "
+                        f"real number on the host"
+                    )
+                scalars[item.name] = float(value)
+        return scalars
+
+    def _check_names(self, given: Mapping[str, object], out: Mapping[str, object]) -> None:
+        known = [item.name for item in self.function.arguments]
+        results = [item.name for item in self.function.results]
+        for name, among in [*((n, known) for n in given), *((n, results) for n in out)]:
+            if name not in among:
+                close = difflib.get_close_matches(name, among, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"expected {', '.join(among)}"
+                raise ArgumentError(f"{self.__qualname__}: unknown argument {name!r}; {hint}")
+        for item in self.function.struct_members:
+            if not (item.optional or item.is_scalar) and item.name not in given:
+                shape = "(" + ", ".join(item.shape) + ")"
+                raise ArgumentError(
+                    f"{self.__qualname__}: argument {item.name} is missing, expected a device "
+                    f"array {shape}; pass {item.name}=..."
+                )
+
+    def _find_devices(self, library: _Library, views: dict[str, View]) -> None:
+        """Ask the driver where arrays lie that do not say so themselves."""
+        for name, view in views.items():
+            if view.device >= 0:
+                continue
+            device = library.device_of(view.pointer) if view.pointer else 0
+            if device < 0:
+                raise self._fault(f"{name} lies in the host's memory; move it to the device")
+            views[name] = replace(view, device=device)
+
+    def _check(self, views: Mapping[str, View]) -> tuple[dict[str, int], str, int]:
+        """Check dtypes, devices, memory and shapes; return dimensions, dtype and device."""
+        first_name, first = next(iter(views.items()))
+        dims: dict[str, int] = {}
+        origins: dict[str, str] = {}
+        items = {item.name: item for item in self.function.arguments}
+        items |= {f"out {item.name}": item for item in self.function.results}
+        for name, view in views.items():
+            self._check_view(name, view, first_name, first)
+            if len(view.shape) != len(items[name].shape):
+                raise self._fault(
+                    f"{name} has {len(view.shape)} axes, expected ({', '.join(items[name].shape)})"
+                )
+            for axis, length in zip(items[name].shape, view.shape, strict=True):
+                terms = axis_terms(axis)
+                if len(terms) == 1 and terms[0] == (1, axis):
+                    dims.setdefault(axis, length)
+                    origins.setdefault(axis, name)
+        for dim in self.function.dims:
+            if dim not in dims:
+                raise self._fault(f"no array given tells {dim}")
+        for name, view in views.items():
+            expected = tuple(axis_length(axis, dims) for axis in items[name].shape)
+            if view.shape != expected:
+                told = ", ".join(f"{d} = {dims[d]} from {o}" for d, o in origins.items())
+                raise self._fault(
+                    f"{name} is {view.shape}, expected ({', '.join(items[name].shape)}) = "
+                    f"{expected} with {told}"
+                )
+        return dims, first.dtype, first.device
+
+    def _check_view(self, name: str, view: View, first_name: str, first: View) -> None:
+        if view.dtype not in SUFFIXES:
+            raise self._fault(f"{name} is {view.dtype}, expected one of {', '.join(SUFFIXES)}")
+        if view.dtype != first.dtype:
+            raise self._fault(
+                f"{name} is {view.dtype} and {first_name} {first.dtype}; give all arrays one dtype"
+            )
+        if view.device != first.device:
+            raise self._fault(
+                f"{name} is on device {view.device} and {first_name} on device {first.device}; "
+                f"move all arrays to one device"
+            )
+        if not view.contiguous:
+            raise self._fault(
+                f"{name} is not contiguous, and nothing is copied behind your back; pass "
+                f"{name.removeprefix('out ')}.contiguous() or its like"
+            )
+        if name.startswith("out ") and not view.writable:
+            raise self._fault(f"{name} is read-only; give an array that can be written")
+
+    def _fault(self, what: str) -> ArgumentError:
+        return ArgumentError(f"{self.__qualname__}: {what}")
+
+    def _make_results(
+        self,
+        results: dict[str, object],
+        views: dict[str, View],
+        given: Mapping[str, object],
+        dims: dict[str, int],
+        dtype: str,
+        device: int,
+        save: bool,
+        stream: int,
+    ) -> None:
+        like = next(iter(given.values()))
+        for item in self.function.results:
+            if item.name in results or (item.saved and not save):
+                continue
+            shape = tuple(axis_length(axis, dims) for axis in item.shape)
+            made = _make(like, shape, dtype, device, self._kernel.library(), stream)
+            results[item.name] = made
+            views[f"out {item.name}"] = _view_of_made(made, shape, dtype, device)
+
+    def _launch(
+        self,
+        views: Mapping[str, View],
+        scalars: Mapping[str, float],
+        dims: Mapping[str, int],
+        dtype: str,
+        device: int,
+        stream: int,
+    ) -> None:
+        library = self._kernel.library()
+        ffi, lib = library.ffi, library.lib
+        names = cuda_symbols(self._kernel.interface, self.function, SUFFIXES[dtype])
+        lengths = [dims[name] for name in self.function.dims]
+        blas = self._kernel.blas(device)
+        size = getattr(lib, names.workspace_size)(*lengths, int(blas != ffi.NULL))
+        workspace = library.allocate(device, size, stream)
+        try:
+            args = ffi.new(f"{names.struct} *")
+            for item in (*self.function.struct_members, *self.function.results):
+                _set(ffi, args, item, views, scalars)
+            args.workspace = ffi.cast("void *", workspace)
+            args.workspace_bytes = size
+            args.stream = ffi.cast("void *", stream)
+            args.blas = blas
+            library.require(getattr(lib, names.call)(*lengths, args), self.__qualname__)
+        finally:
+            library.free(workspace, stream)
+
+
+def _set(
+    ffi: cffi.FFI,
+    args: object,
+    item: Argument,
+    views: Mapping[str, View],
+    scalars: Mapping[str, float],
+) -> None:
+    """Fill one member of an argument struct; what is left out is NULL."""
+    if item.is_scalar:
+        setattr(args, item.name, scalars[item.name])
+        return
+    view = views.get(item.name) or views.get(f"out {item.name}")
+    if view is not None:
+        kind = ffi.typeof(args).item
+        member = dict(kind.fields)[item.name].type
+        # An empty array may have no address; the functions refuse NULL.
+        setattr(args, item.name, ffi.cast(member, view.pointer or 1))
+
+
+def _labelled(out: Mapping[str, object] | None) -> dict[str, object]:
+    return {f"out {name}": array for name, array in (out or {}).items()}
+
+
+# --- arrays of other libraries ----------------------------------------------------------------
+
+
+@contextmanager
+def _looked_at(where: str, arrays: Mapping[str, object], stream: int) -> Iterator[dict[str, View]]:
+    """Look at arrays without copying; what they lend is given back at the end."""
+    views: dict[str, View] = {}
+    lent: list[Callable[[], None]] = []
+    try:
+        for name, array in arrays.items():
+            views[name] = _look(where, name, array, stream, lent)
+        yield views
+    finally:
+        for give_back in lent:
+            give_back()
+
+
+def _look(
+    where: str, name: str, array: object, stream: int, lent: list[Callable[[], None]]
+) -> View:
+    if isinstance(array, DeviceArray):
+        return View(array.pointer, array.shape, array.dtype, array.device, True)
+    if hasattr(array, "__dlpack_device__"):
+        kind, device = array.__dlpack_device__()
+        if int(kind) not in ON_DEVICE:
+            raise _on_host(where, name, array)
+        try:
+            capsule = array.__dlpack__(stream=stream or 1)  # type: ignore[attr-defined]
+        except (BufferError, RuntimeError) as error:
+            raise ArgumentError(f"{where}: {name} cannot be lent: {error}") from error
+        return _from_dlpack(capsule, int(device), lent)
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if isinstance(interface, dict):
+        return _from_interface(where, name, interface)
+    raise _on_host(where, name, array)
+
+
+def _on_host(where: str, name: str, array: object) -> ArgumentError:
+    kind = f"{type(array).__module__}.{type(array).__qualname__}".removeprefix("builtins.")
+    return ArgumentError(
+        f"{where}: {name} is a {kind} in the host's memory, expected a device array (with "
+        f"__dlpack__ or __cuda_array_interface__); move it to the device, or use the C kernel: "
+        f"cellgen.load(...) without target"
+    )
+
+
+def _from_interface(where: str, name: str, interface: Mapping[str, Any]) -> View:
+    shape = tuple(int(length) for length in interface["shape"])
+    typestr = str(interface["typestr"])
+    if typestr not in _TYPESTRS:
+        raise ArgumentError(
+            f"{where}: {name} has element type {typestr}, expected one of {', '.join(SUFFIXES)}"
+        )
+    dtype = _TYPESTRS[typestr]
+    pointer, read_only = interface["data"]
+    strides = interface.get("strides")
+    contiguous = strides is None or _is_contiguous(
+        shape, tuple(int(s) // BYTES[dtype] for s in strides)
+    )
+    return View(int(pointer), shape, dtype, -1, contiguous, not read_only)
+
+
+def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    expected = 1
+    if 0 in shape:
+        return True
+    for length, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if length != 1 and stride != expected:
+            return False
+        expected *= length
+    return True
+
+
+class _DLDevice(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]
+
+
+class _DLDataType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device", _DLDevice),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _DLDataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+def _from_dlpack(capsule: object, device: int, lent: list[Callable[[], None]]) -> View:
+    """Read a "dltensor" capsule; the capsule itself frees what it lends when it is dropped."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    tensor = _DLTensor.from_address(pointer(capsule, b"dltensor"))
+    lent.append(_Keep(capsule))
+    shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
+    strides = tuple(tensor.strides[axis] for axis in range(tensor.ndim)) if tensor.strides else None
+    kind = (tensor.dtype.code, tensor.dtype.bits)
+    return View(
+        (tensor.data or 0) + tensor.byte_offset,
+        shape,
+        _FLOATS.get(kind, f"DLPack type {kind}") if tensor.dtype.lanes == 1 else "a vector type",
+        device,
+        strides is None or _is_contiguous(shape, strides),
+    )
+
+
+@dataclass
+class _Keep:
+    """Holds a capsule until it is called."""
+
+    capsule: object
+
+    def __call__(self) -> None:
+        self.capsule = None
+
+
+def stream_handle(stream: Stream, arrays: Any = ()) -> int:
+    """The address of a stream: of what is given, else the arrays' library's current one."""
+    if stream is None:
+        for array in arrays:
+            library = type(array).__module__.partition(".")[0]
+            if library in _CURRENT_STREAM:
+                return _CURRENT_STREAM[library](array)
+        return 0
+    if isinstance(stream, int):
+        return stream
+    for name in ("cuda_stream", "ptr"):
+        if hasattr(stream, name):
+            return int(getattr(stream, name))
+    if hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        return int((protocol() if callable(protocol) else protocol)[1])
+    raise ArgumentError(
+        f"stream is {stream!r:.60}, expected an address, or an object with cuda_stream, ptr or "
+        f"__cuda_stream__; pass torch.cuda.current_stream() or its like"
+    )
+
+
+_CURRENT_STREAM: Mapping[str, Callable[[Any], int]] = {
+    "torch": lambda array: int(sys.modules["torch"].cuda.current_stream(array.device).cuda_stream),
+    "cupy": lambda array: int(sys.modules["cupy"].cuda.get_current_stream().ptr),
+}
+"""How to ask a library for its current stream."""
+
+
+def _torch_empty(like: Any, shape: tuple[int, ...], dtype: str) -> object:
+    return like.new_empty(shape)
+
+
+def _cupy_empty(like: Any, shape: tuple[int, ...], dtype: str) -> object:
+    return sys.modules["cupy"].empty(shape, dtype)
+
+
+_EMPTY: Mapping[str, Callable[[Any, tuple[int, ...], str], object]] = {
+    "torch": _torch_empty,
+    "cupy": _cupy_empty,
+}
+"""How to ask a library for an array that is not initialised."""
+
+
+def _make(
+    like: object, shape: tuple[int, ...], dtype: str, device: int, library: _Library, stream: int
+) -> object:
+    make = _EMPTY.get(type(like).__module__.partition(".")[0])
+    if make is not None:
+        return make(like, shape, dtype)
+    return DeviceArray(library, shape, dtype, device, stream)
+
+
+def _view_of_made(made: Any, shape: tuple[int, ...], dtype: str, device: int) -> View:
+    if isinstance(made, DeviceArray):
+        pointer = made.pointer
+    elif hasattr(made, "data_ptr"):
+        pointer = int(made.data_ptr())
+    else:
+        pointer = int(made.data.ptr)
+    return View(pointer, shape, dtype, device, True)

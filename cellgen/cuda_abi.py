@@ -1,0 +1,98 @@
+"""The interface of a cell's CUDA library as plain data: structs, symbols, cdef.
+
+Input: the ``Interface`` that C has too. Output: the declarations that a ``.cu`` and cffi share.
+Imports neither SymPy nor Jinja2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .abi import Function, Interface, c_parameters
+
+CUDA_STORES = (
+    ("f32", "float", "float32"),
+    ("f64", "double", "float64"),
+    ("bf16", "void", "bfloat16"),
+)
+"""Symbol suffix, C type behind pointers and dtype of each instantiation for CUDA."""
+
+
+def cuda_struct_lines(
+    function: Function, element: str = "store", scalar: str = "real"
+) -> Iterator[tuple[str, str]]:
+    """Yield (declaration, comment) of each member of a function's argument struct for CUDA."""
+    for argument in function.struct_members:
+        shape = "(" + ", ".join(argument.shape) + ")" if argument.shape else "scalar"
+        note = f"{shape}{', NULL counts as zero' if argument.optional else ''}"
+        pointer = f"const {element} *"
+        yield f"{f'{scalar} ' if argument.is_scalar else pointer}{argument.name};", note
+    for result in function.results:
+        note = ", NULL: not wanted" if result.saved else ""
+        yield f"{element} *{result.name};", "(" + ", ".join(result.shape) + ")" + note
+    yield "void *workspace;", "device memory"
+    yield "int64_t workspace_bytes;", "at least ..._workspace_size(...)"
+    yield "void *stream;", "a cudaStream_t"
+    yield "void *blas;", "of cellgen_cuda_blas_open, NULL: products of the runtime header"
+
+
+@dataclass(frozen=True)
+class CudaSymbols:
+    """The C names of one function for CUDA in one element type."""
+
+    call: str
+    struct: str
+    workspace_size: str
+
+
+def cuda_symbols(interface: Interface, function: Function, suffix: str) -> CudaSymbols:
+    """The C names of one function for CUDA in one element type."""
+    stem = f"{interface.name}_cuda_{function.name}"
+    return CudaSymbols(
+        call=f"{stem}_{suffix}",
+        struct=f"{stem}_args_{suffix}",
+        workspace_size=f"{stem}_workspace_size_{suffix}",
+    )
+
+
+CUDA_HOST = """
+const char *cellgen_cuda_error_text(int code);
+int cellgen_cuda_devices(int *count);
+int cellgen_cuda_capability(int device, int *capability);
+int cellgen_cuda_device_of(const void *address, int *device);
+int cellgen_cuda_use(int device, int *before);
+int cellgen_cuda_allocate(int device, int64_t bytes, void *stream, void **address);
+int cellgen_cuda_write(void *address, const void *host, int64_t bytes, void *stream);
+int cellgen_cuda_read(void *host, const void *address, int64_t bytes, void *stream);
+int cellgen_cuda_free(void *address, void *stream);
+int cellgen_cuda_blas_open(const char *path, void **blas);
+void cellgen_cuda_blas_close(void *blas);
+int cellgen_cuda_graph_begin(void *stream);
+int cellgen_cuda_graph_end(void *stream, void **graph);
+int cellgen_cuda_graph_launch(void *graph, void *stream);
+int cellgen_cuda_graph_destroy(void *graph);
+"""
+"""What every cell's library exports beside its functions: ``cellgen_cuda.cuh``."""
+
+
+CUDA_EMULATION = """
+void cellgen_emulation_seed(uint64_t seed);
+void cellgen_emulation_skip(int line);
+"""
+"""What an emulated library exports as well."""
+
+
+def cuda_cdef(interface: Interface) -> str:
+    """The declarations of a cell's CUDA library, for cffi."""
+    lines = [CUDA_HOST, CUDA_EMULATION]
+    for suffix, c_type, _ in CUDA_STORES:
+        scalar = "double" if c_type == "double" else "float"
+        for function in interface.functions:
+            names = cuda_symbols(interface, function, suffix)
+            members = " ".join(line for line, _ in cuda_struct_lines(function, c_type, scalar))
+            lines.append(f"typedef struct {{ {members} }} {names.struct};")
+            dims = c_parameters(function)
+            lines.append(f"int {names.call}({dims}, const {names.struct} *args);")
+            lines.append(f"int64_t {names.workspace_size}({dims}, int with_blas);")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,44 @@
+"""Put the CUDA source of a cell together.
+
+Input: the schedules and the interface that C has too. Output: the text of ``<cell>.cu``, or an
+error that says what of the cell is not rendered for CUDA yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cellgen.abi import Interface
+from cellgen.cuda_abi import cuda_struct_lines
+from cellgen.render.cuda.sequence import sequence_functions
+from cellgen.render.cuda.step import FunctionContext, step_function
+from cellgen.render.head import Head
+from cellgen.render.templates import fill
+from cellgen.schedule import Schedule
+from cellgen.schedule.sequence import SequenceSchedule
+
+
+@dataclass(frozen=True)
+class CudaContext:
+    """Of ``cell.cu.j2``; ``members`` are (declaration, comment) of each argument struct."""
+
+    head: Head
+    functions: list[FunctionContext]
+    members: dict[str, list[tuple[str, str]]]
+
+
+def cuda_source(
+    schedule: Schedule, sequence: SequenceSchedule | None, interface: Interface, head: Head
+) -> str:
+    """Render ``<cell>.cu``.
+
+    Raises:
+        DerivationError: with a code that starts with ``cuda.``, for what is not rendered yet.
+    """
+    signatures = {function.name: function for function in interface.functions}
+    functions = [step_function(f, signatures[f.name], head.name) for f in schedule.functions]
+    if sequence is not None:
+        over_time = tuple(function for function in interface.functions if function.team)
+        functions += sequence_functions(sequence, over_time)
+    members = {f.name: list(cuda_struct_lines(f)) for f in interface.functions}
+    return fill("cuda/cell.cu.j2", CudaContext(head, functions, members))

@@ -1,0 +1,124 @@
+"""Spell the functions of a single step for CUDA.
+
+Input: planned functions and their signatures. Output: ``FunctionContext`` for ``cell.cu.j2``: the
+products and the loops of the plan, one launch after the other on the caller's stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cellgen.abi import Function as Signature
+from cellgen.abi import c_dim
+from cellgen.printer import c_factor
+from cellgen.program import Names
+from cellgen.render.cuda.kernels import RESERVED, KernelContext, Place, Spelled, spell_loop
+from cellgen.render.cuda.products import whole_product
+from cellgen.schedule import Buffer, Function, Kind, Product
+from cellgen.schedule.plan import describe
+
+
+@dataclass(frozen=True)
+class MemoryContext:
+    """One array of the workspace: its C name, element type and count."""
+
+    name: str
+    element: str
+    count: str
+
+
+@dataclass(frozen=True)
+class FunctionContext:
+    """One host function: its kernels, the workspace it carves, the lines that launch."""
+
+    name: str
+    text: str
+    dims: list[str]
+    required: list[str]
+    kernels: list[KernelContext]
+    memory: list[MemoryContext]
+    lines: list[str]
+
+
+@dataclass
+class Memory:
+    """Collects the arrays of a workspace."""
+
+    names: Names
+    arrays: list[MemoryContext] = field(default_factory=list)
+
+    def add(self, name: str, element: str, count: str) -> str:
+        """Reserve an array; returns its C name."""
+        own = self.names.fresh(name)
+        self.arrays.append(MemoryContext(own, element, count))
+        return own
+
+
+def step_function(function: Function, signature: Signature, cell: str) -> FunctionContext:
+    """Spell one planned function of a step."""
+    memory = Memory(Names([*RESERVED, *(str(v.name) for v in function.program.values)]))
+    operands = operands_of(function)
+    places: dict[Buffer, Place] = {}
+    for buffer in function.buffers:
+        places[buffer] = _place(buffer, buffer in operands, memory)
+    spelled = spell_function(function, f"{cell}_step_{function.name}", places, memory)
+    return FunctionContext(
+        name=signature.name,
+        text=signature.text,
+        dims=[c_dim(dim) for dim in signature.dims],
+        required=required_arrays(signature),
+        kernels=spelled.kernels,
+        memory=memory.arrays,
+        lines=spelled.launches,
+    )
+
+
+def spell_function(
+    function: Function, stem: str, places: Mapping[Buffer, Place], memory: Memory
+) -> Spelled:
+    """Spell the stages of a planned function, one launch after the other."""
+    kernels: list[KernelContext] = []
+    lines: list[str] = []
+    for index, stage in enumerate(function.stages, start=1):
+        if isinstance(stage, Product):
+            lines.append(f"/* {describe(stage.statement)} */")
+            lines += whole_product(stage, places.__getitem__)
+            continue
+        spelled = spell_loop(f"{stem}_{index}", stage, places.__getitem__, memory.add)
+        kernels += spelled.kernels
+        lines += spelled.launches
+    return Spelled(kernels, lines)
+
+
+def operands_of(function: Function) -> set[Buffer]:
+    """Buffers that products read: they hold ``store``."""
+    products = [stage for stage in function.stages if isinstance(stage, Product)]
+    return {view.buffer for product in products for view in (product.a, product.b)}
+
+
+def required_arrays(signature: Signature) -> list[str]:
+    """Names of the pointers that may not be NULL."""
+    return [
+        a.name
+        for a in (*signature.struct_members, *signature.results)
+        if not a.is_scalar and not a.optional and not (a.saved and a in signature.results)
+    ]
+
+
+def element_count(buffer: Buffer) -> str:
+    return " * ".join(c_factor(axis) for axis in buffer.shape) or "1"
+
+
+def row_stride(buffer: Buffer) -> str:
+    return c_factor(buffer.shape[-1]) if buffer.shape else "1"
+
+
+def _place(buffer: Buffer, is_operand: bool, memory: Memory) -> Place:
+    """Arrays of the caller hold ``store``; so do operands of products, sums are ``real``."""
+    if buffer.kind is Kind.WORKSPACE:
+        element = "store" if is_operand else "real"
+        name = memory.add(buffer.name, element, element_count(buffer))
+        return Place(name, row_stride(buffer), element)
+    is_optional = buffer.kind is Kind.OPTIONAL
+    return Place(f"args->{buffer.name}", row_stride(buffer), "store", optional=is_optional)

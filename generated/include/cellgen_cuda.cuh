@@ -1,0 +1,531 @@
+/* What generated CUDA shares: element types, launches, matrix products, sums, memory.
+ *
+ * The same text compiles with nvcc and, with CELLGEN_EMULATED defined, as C++17 for the CPU
+ * (cellgen_cuda_emulation.h runs blocks, threads and barriers there). Everything is launched on the
+ * caller's stream; nothing synchronises, nothing is allocated: functions can be captured in a CUDA
+ * graph. Sums have an order that depends on dimensions only, and no atomics: results are bitwise
+ * reproducible. Arithmetic is in `real`, memory of the caller in `store`. */
+#ifndef CELLGEN_CUDA_CUH
+#define CELLGEN_CUDA_CUH
+
+#include "cellgen.h"
+
+#if defined(CELLGEN_EMULATED)
+#include "cellgen_cuda_emulation.h"
+#else
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+/* A kernel may be given in brackets, so that its template arguments may hold commas. */
+#define CELLGEN_LAUNCH(run, kernel, grid, block, ...)                                              \
+    do {                                                                                           \
+        if (!(run)->error) {                                                                       \
+            (kernel)<<<grid, block, 0, (run)->stream>>>(__VA_ARGS__);                              \
+            (run)->error = cellgen_cuda_code(cudaGetLastError());                                  \
+        }                                                                                          \
+    } while (0)
+#define CELLGEN_LAUNCH_BLOCKS CELLGEN_LAUNCH
+#define CELLGEN_SHARED(type, name, count) __shared__ type name[count]
+#endif
+
+#include <dlfcn.h>
+
+#include "cellgen_math.h"
+
+/* Codes above those of cellgen.h: a CUDA error, a status of cuBLAS. */
+enum { CELLGEN_CUDA_ERROR = 1000, CELLGEN_CUBLAS_STATUS = 2000, CELLGEN_NO_CUBLAS = 2999 };
+
+inline int cellgen_cuda_code(cudaError_t error)
+{
+    return error == cudaSuccess ? CELLGEN_OK : CELLGEN_CUDA_ERROR + (int)error;
+}
+
+/* Bytes that a workspace array takes. */
+#define CELLGEN_CUDA_BYTES(count, type) (((int64_t)(count) * (int64_t)sizeof(type) + 255) / 256 * 256)
+
+/* ---------------------------------------------------------------------------------- elements */
+
+inline __device__ float cellgen_widen(float x) { return x; }
+inline __device__ double cellgen_widen(double x) { return x; }
+inline __device__ float cellgen_widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+inline __device__ void cellgen_put(float *place, float x) { *place = x; }
+inline __device__ void cellgen_put(double *place, double x) { *place = x; }
+inline __device__ void cellgen_put(__nv_bfloat16 *place, float x) { *place = __float2bfloat16(x); }
+
+/* Rows of elements, `stride` elements apart; `at` is NULL for an array that is not there. */
+template <typename E> struct cellgen_rows {
+    E *at;
+    int64_t stride;
+};
+
+template <typename E> inline cellgen_rows<E> cg_rows(E *at, int64_t stride) { return {at, stride}; }
+template <typename E> inline cellgen_rows<const E> cg_in(E *at, int64_t stride) { return {at, stride}; }
+
+template <typename E> inline __device__ auto cg_load(cellgen_rows<E> rows, int64_t row, int64_t unit)
+{
+    return cellgen_widen(rows.at[row * rows.stride + unit]);
+}
+
+/* An upstream gradient that is left out counts as zero. */
+template <typename E>
+inline __device__ auto cg_load_or_zero(cellgen_rows<E> rows, int64_t row, int64_t unit)
+{
+    return rows.at ? cg_load(rows, row, unit) : decltype(cg_load(rows, row, unit))(0);
+}
+
+/* A state before each of many steps: the initial one, then what the steps before made. */
+template <typename E>
+inline __device__ auto cg_load_previous(
+    cellgen_rows<E> initial, cellgen_rows<E> rows, int64_t row, int64_t unit, int64_t batch)
+{
+    return row < batch ? cg_load(initial, row, unit) : cg_load(rows, row - batch, unit);
+}
+
+template <typename E, typename R>
+inline __device__ void cg_store(cellgen_rows<E> rows, int64_t row, int64_t unit, R x)
+{
+    cellgen_put(rows.at + (row * rows.stride + unit), x);
+}
+
+template <typename E, typename R>
+inline __device__ void cg_store_if(cellgen_rows<E> rows, int64_t row, int64_t unit, R x)
+{
+    if (rows.at) cg_store(rows, row, unit, x);
+}
+
+/* ---------------------------------------------------------------------------------- launches */
+
+struct cellgen_blas;
+
+/* What every launch of a call needs; the first error stops the rest. */
+struct cellgen_run {
+    cudaStream_t stream;
+    const cellgen_blas *blas; /* NULL: the products of this header */
+    int error;
+};
+
+/* Threads of an elementwise kernel: units along x, rows along y. */
+inline dim3 cellgen_element_block(int64_t units)
+{
+    unsigned wide = 32;
+    while (wide < 256 && wide < units) wide *= 2;
+    return dim3(wide, 256 / wide);
+}
+
+inline dim3 cellgen_element_grid(int64_t rows, int64_t units)
+{
+    const dim3 block = cellgen_element_block(units);
+    return dim3((unsigned)((rows + block.y - 1) / block.y), (unsigned)((units + block.x - 1) / block.x));
+}
+
+/* One thread per row and unit; in a block of its own for each row; by units for chunks of rows. */
+#define CELLGEN_ELEMENTS(run, kernel, rows, units, ...)                                            \
+    do {                                                                                           \
+        if ((rows) > 0 && (units) > 0)                                                             \
+            CELLGEN_LAUNCH(run, kernel, cellgen_element_grid(rows, units),                         \
+                           cellgen_element_block(units), rows, units, __VA_ARGS__);                \
+    } while (0)
+
+#define CELLGEN_ROW_THREADS 128
+#define CELLGEN_EACH_ROW(run, kernel, rows, units, ...)                                            \
+    do {                                                                                           \
+        if ((rows) > 0)                                                                            \
+            CELLGEN_LAUNCH_BLOCKS(run, kernel, dim3((unsigned)(rows)), dim3(CELLGEN_ROW_THREADS),  \
+                                  rows, units, __VA_ARGS__);                                       \
+    } while (0)
+
+#define CELLGEN_CHUNK_ROWS 256
+#define CELLGEN_CHUNK_UNITS 32
+#define CELLGEN_CHUNK_THREADS 8
+#define CELLGEN_CHUNKS(rows) (((rows) + CELLGEN_CHUNK_ROWS - 1) / CELLGEN_CHUNK_ROWS)
+#define CELLGEN_EACH_CHUNK(run, kernel, rows, units, ...)                                          \
+    do {                                                                                           \
+        if ((rows) > 0 && (units) > 0)                                                             \
+            CELLGEN_LAUNCH_BLOCKS(                                                                 \
+                run, kernel,                                                                       \
+                dim3((unsigned)CELLGEN_CHUNKS(rows),                                               \
+                     (unsigned)(((units) + CELLGEN_CHUNK_UNITS - 1) / CELLGEN_CHUNK_UNITS)),       \
+                dim3(CELLGEN_CHUNK_UNITS, CELLGEN_CHUNK_THREADS), rows, units, __VA_ARGS__);       \
+    } while (0)
+
+/* The row and the unit of a thread in an elementwise kernel. */
+#define CELLGEN_MY_ROW ((int64_t)blockIdx.x * blockDim.y + threadIdx.y)
+#define CELLGEN_MY_UNIT ((int64_t)blockIdx.y * blockDim.x + threadIdx.x)
+
+/* -------------------------------------------------------------------------------------- sums */
+
+/* Sum over the threads of a block that has one row: halves, in a fixed order. Thread 0 gets it; the
+ * others may see the next sum begin. */
+template <typename R> inline __device__ R cellgen_row_total(R mine)
+{
+    CELLGEN_SHARED(R, partial, CELLGEN_ROW_THREADS);
+    const unsigned me = threadIdx.x;
+    partial[me] = mine;
+    __syncthreads();
+    for (unsigned half = CELLGEN_ROW_THREADS / 2; half > 0; half /= 2) {
+        if (me < half) partial[me] += partial[me + half];
+        __syncthreads();
+    }
+    return partial[0];
+}
+
+/* Sum of a chunk of rows for each unit of a block: halves, in a fixed order; the threads of the
+ * first row of the block write it. */
+template <typename R>
+inline __device__ void cellgen_chunk_total(R mine, R *totals, int64_t units, int64_t unit)
+{
+    CELLGEN_SHARED(R, partial, CELLGEN_CHUNK_UNITS * CELLGEN_CHUNK_THREADS);
+    const unsigned me = threadIdx.y * CELLGEN_CHUNK_UNITS + threadIdx.x;
+    partial[me] = mine;
+    __syncthreads();
+    for (unsigned half = CELLGEN_CHUNK_THREADS / 2; half > 0; half /= 2) {
+        if (threadIdx.y < half) partial[me] += partial[me + half * CELLGEN_CHUNK_UNITS];
+        __syncthreads();
+    }
+    if (threadIdx.y == 0 && unit < units) totals[(int64_t)blockIdx.x * units + unit] = partial[me];
+}
+
+/* out[unit] = sum of the chunks' totals, in order */
+template <typename E, typename R>
+__global__ void cellgen_add_chunks(
+    int64_t rows, int64_t units, const R *totals, int64_t chunks, cellgen_rows<E> out)
+{
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= rows || unit >= units) return;
+    R sum = 0;
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) sum += totals[chunk * units + unit];
+    cg_store(out, 0, unit, sum);
+}
+
+/* out[0] = sum of all totals: one block, each thread in order, then halves */
+template <typename E, typename R>
+__global__ void cellgen_add_all(
+    int64_t rows, int64_t units, const R *totals, int64_t chunks, cellgen_rows<E> out)
+{
+    R sum = 0;
+    for (int64_t at = threadIdx.x; at < chunks * units; at += CELLGEN_ROW_THREADS) sum += totals[at];
+    const R total = cellgen_row_total(sum);
+    if (threadIdx.x == 0) cg_store(out, (int64_t)0, (int64_t)0, total);
+    (void)rows;
+}
+
+template <typename E, typename R>
+void cg_add_chunks(cellgen_run *run, int64_t rows, int64_t units, const R *totals, cellgen_rows<E> out)
+{
+    const int64_t one = 1, chunks = CELLGEN_CHUNKS(rows);
+    CELLGEN_ELEMENTS(run, (cellgen_add_chunks<E, R>), one, units, totals, chunks, out);
+}
+
+template <typename E, typename R>
+void cg_add_all(cellgen_run *run, int64_t rows, int64_t units, const R *totals, cellgen_rows<E> out)
+{
+    const int64_t one = 1, chunks = CELLGEN_CHUNKS(rows);
+    CELLGEN_EACH_ROW(run, (cellgen_add_all<E, R>), one, units, totals, chunks, out);
+}
+
+/* ------------------------------------------------------------------------------------ copies */
+
+template <typename D, typename S>
+__global__ void cellgen_copy_elements(
+    int64_t rows, int64_t units, cellgen_rows<D> to, cellgen_rows<S> from, int turned)
+{
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= rows || unit >= units) return;
+    if (!from.at)
+        cg_store(to, row, unit, cellgen_widen(D(0.0f)));
+    else
+        cg_store(to, row, unit, turned ? cg_load(from, unit, row) : cg_load(from, row, unit));
+}
+
+/* to[row][unit] = from[row][unit]; zeros where `from` is not there. */
+template <typename D, typename S>
+void cg_copy(cellgen_run *run, int64_t rows, int64_t units, cellgen_rows<D> to, cellgen_rows<S> from)
+{
+    CELLGEN_ELEMENTS(run, (cellgen_copy_elements<D, S>), rows, units, to, from, 0);
+}
+
+/* to[row][unit] = from[unit][row] */
+template <typename D, typename S>
+void cg_turn(cellgen_run *run, int64_t rows, int64_t units, cellgen_rows<D> to, cellgen_rows<S> from)
+{
+    CELLGEN_ELEMENTS(run, (cellgen_copy_elements<D, S>), rows, units, to, from, 1);
+}
+
+template <typename D> void cg_clear(cellgen_run *run, int64_t rows, int64_t units, cellgen_rows<D> to)
+{
+    cg_copy(run, rows, units, to, cellgen_rows<const D>{nullptr, 0});
+}
+
+/* ----------------------------------------------------------------------------------- products */
+
+/* cuBLAS, opened at run time: compiling needs neither its headers nor the library. */
+struct cellgen_blas {
+    void *library, *handle;
+    int (*create)(void **);
+    int (*destroy)(void *);
+    int (*set_stream)(void *, void *);
+    int (*set_workspace)(void *, void *, size_t);
+    int (*gemm)(void *, int, int, int64_t, int64_t, int64_t, const void *, const void *, int, int64_t,
+                const void *, int, int64_t, const void *, void *, int, int64_t, int, int);
+};
+
+enum { CELLGEN_CUBLAS_N = 0, CELLGEN_CUBLAS_T = 1, CELLGEN_CUBLAS_DEFAULT = -1 };
+
+/* cudaDataType and cublasComputeType_t */
+inline int cellgen_cublas_type(const float *) { return 0; }
+inline int cellgen_cublas_type(const double *) { return 1; }
+inline int cellgen_cublas_type(const __nv_bfloat16 *) { return 14; }
+inline int cellgen_cublas_compute(const float *) { return 68; }
+inline int cellgen_cublas_compute(const double *) { return 70; }
+inline int cellgen_cublas_compute(const __nv_bfloat16 *) { return 68; }
+
+inline float cellgen_accumulator(const float *) { return 0; }
+inline double cellgen_accumulator(const double *) { return 0; }
+inline float cellgen_accumulator(const __nv_bfloat16 *) { return 0; }
+
+#define CELLGEN_GEMM_TILE 16
+
+/* c (+)= op(a) op(b) by tiles, the contracted index ascending. */
+template <typename E, typename C, typename R>
+__global__ void cellgen_gemm_tiles(
+    int64_t rows, int64_t columns, int64_t inner, cellgen_rows<const E> a, int a_turned,
+    cellgen_rows<const E> b, int b_turned, cellgen_rows<C> c, int onto)
+{
+    CELLGEN_SHARED(R, a_tile, CELLGEN_GEMM_TILE * (CELLGEN_GEMM_TILE + 1));
+    CELLGEN_SHARED(R, b_tile, CELLGEN_GEMM_TILE * (CELLGEN_GEMM_TILE + 1));
+    const unsigned x = threadIdx.x, y = threadIdx.y, pitch = CELLGEN_GEMM_TILE + 1;
+    const int64_t row = (int64_t)blockIdx.x * CELLGEN_GEMM_TILE + y;
+    const int64_t column = (int64_t)blockIdx.y * CELLGEN_GEMM_TILE + x;
+    R sum = 0;
+    for (int64_t start = 0; start < inner; start += CELLGEN_GEMM_TILE) {
+        const int64_t a_inner = start + x, b_inner = start + y;
+        a_tile[y * pitch + x] = row < rows && a_inner < inner
+            ? (a_turned ? cg_load(a, a_inner, row) : cg_load(a, row, a_inner)) : R(0);
+        b_tile[y * pitch + x] = column < columns && b_inner < inner
+            ? (b_turned ? cg_load(b, column, b_inner) : cg_load(b, b_inner, column)) : R(0);
+        __syncthreads();
+        for (unsigned k = 0; k < CELLGEN_GEMM_TILE; ++k)
+            sum += a_tile[y * pitch + k] * b_tile[k * pitch + x];
+        __syncthreads(); /* the next tile overwrites this one */
+    }
+    if (row < rows && column < columns)
+        cg_store(c, row, column, onto ? cg_load(c, row, column) + sum : sum);
+}
+
+/* c (+)= op(a) op(b), row-major: rows x columns, contracted over inner. */
+template <typename E, typename C>
+void cellgen_gemm(
+    cellgen_run *run, int64_t rows, int64_t columns, int64_t inner, const E *a, int64_t a_stride,
+    int a_turned, const E *b, int64_t b_stride, int b_turned, C *c, int64_t c_stride, int onto)
+{
+    typedef decltype(cellgen_accumulator(a)) R;
+    if (rows <= 0 || columns <= 0 || run->error) return;
+    if (inner <= 0) {
+        if (!onto) cg_clear(run, rows, columns, cg_rows(c, c_stride));
+        return;
+    }
+    if (!run->blas) {
+        CELLGEN_LAUNCH_BLOCKS(
+            run, (cellgen_gemm_tiles<E, C, R>),
+            dim3((unsigned)((rows + CELLGEN_GEMM_TILE - 1) / CELLGEN_GEMM_TILE),
+                 (unsigned)((columns + CELLGEN_GEMM_TILE - 1) / CELLGEN_GEMM_TILE)),
+            dim3(CELLGEN_GEMM_TILE, CELLGEN_GEMM_TILE), rows, columns, inner, cg_in(a, a_stride),
+            a_turned, cg_in(b, b_stride), b_turned, cg_rows(c, c_stride), onto);
+        return;
+    }
+    /* cuBLAS counts by columns: c' = b' a' */
+    const R one = 1, scale = onto ? R(1) : R(0);
+    const int status = run->blas->gemm(
+        run->blas->handle, b_turned ? CELLGEN_CUBLAS_T : CELLGEN_CUBLAS_N,
+        a_turned ? CELLGEN_CUBLAS_T : CELLGEN_CUBLAS_N, columns, rows, inner, &one, b,
+        cellgen_cublas_type(b), b_stride, a, cellgen_cublas_type(a), a_stride, &scale, c,
+        cellgen_cublas_type(c), c_stride, cellgen_cublas_compute(a), CELLGEN_CUBLAS_DEFAULT);
+    if (status) run->error = CELLGEN_CUBLAS_STATUS + status;
+}
+
+/* c (+)= a b; a b'; a' b: as in C, with `onto` at the end */
+template <typename E, typename C>
+void cg_gemm_nn(cellgen_run *run, int64_t rows, int64_t columns, int64_t inner, const E *a,
+    int64_t a_stride, const E *b, int64_t b_stride, C *c, int64_t c_stride, int onto)
+{
+    cellgen_gemm(run, rows, columns, inner, a, a_stride, 0, b, b_stride, 0, c, c_stride, onto);
+}
+
+template <typename E, typename C>
+void cg_gemm_nt(cellgen_run *run, int64_t rows, int64_t columns, int64_t inner, const E *a,
+    int64_t a_stride, const E *b, int64_t b_stride, C *c, int64_t c_stride, int onto)
+{
+    cellgen_gemm(run, rows, columns, inner, a, a_stride, 0, b, b_stride, 1, c, c_stride, onto);
+}
+
+template <typename E, typename C>
+void cg_gemm_tn(cellgen_run *run, int64_t rows, int64_t columns, int64_t inner, const E *a,
+    int64_t a_stride, const E *b, int64_t b_stride, C *c, int64_t c_stride, int onto)
+{
+    cellgen_gemm(run, rows, columns, inner, a, a_stride, 1, b, b_stride, 0, c, c_stride, onto);
+}
+
+/* ------------------------------------------------------------------------- what the host calls */
+
+#define CELLGEN_CUDA_API extern "C" __attribute__((weak, visibility("default")))
+
+CELLGEN_CUDA_API const char *cellgen_cuda_error_text(int code)
+{
+    return cudaGetErrorString((cudaError_t)(code - CELLGEN_CUDA_ERROR));
+}
+
+CELLGEN_CUDA_API int cellgen_cuda_devices(int *count) { return cellgen_cuda_code(cudaGetDeviceCount(count)); }
+
+/* Compute capability as 10 major + minor. */
+CELLGEN_CUDA_API int cellgen_cuda_capability(int device, int *capability)
+{
+    int major = 0, minor = 0;
+    cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    *capability = 10 * major + minor;
+    return cellgen_cuda_code(error);
+}
+
+/* The device that an address belongs to, -1 for memory of the host. */
+CELLGEN_CUDA_API int cellgen_cuda_device_of(const void *address, int *device)
+{
+    cudaPointerAttributes found;
+    const cudaError_t error = cudaPointerGetAttributes(&found, address);
+    *device = error == cudaSuccess
+            && (found.type == cudaMemoryTypeDevice || found.type == cudaMemoryTypeManaged)
+        ? found.device : -1;
+    return cellgen_cuda_code(error);
+}
+
+CELLGEN_CUDA_API int cellgen_cuda_use(int device, int *before)
+{
+    cudaError_t error = cudaGetDevice(before);
+    if (error == cudaSuccess && *before != device) error = cudaSetDevice(device);
+    return cellgen_cuda_code(error);
+}
+
+/* Memory in the order of a stream, from a pool that keeps what is freed. */
+CELLGEN_CUDA_API int cellgen_cuda_allocate(int device, int64_t bytes, void *stream, void **address)
+{
+    static cudaMemPool_t pools[64];
+    if (device < 0 || device >= 64) return CELLGEN_CUDA_ERROR + (int)cudaErrorInvalidValue;
+    cudaError_t error = cudaSuccess;
+    if (!pools[device]) {
+        cudaMemPoolProps wanted = {};
+        wanted.allocType = cudaMemAllocationTypePinned;
+        wanted.location.type = cudaMemLocationTypeDevice;
+        wanted.location.id = device;
+        uint64_t keep = UINT64_MAX;
+        error = cudaMemPoolCreate(&pools[device], &wanted);
+        if (error == cudaSuccess)
+            error = cudaMemPoolSetAttribute(pools[device], cudaMemPoolAttrReleaseThreshold, &keep);
+    }
+    if (error == cudaSuccess)
+        error = cudaMallocFromPoolAsync(address, (size_t)bytes, pools[device], (cudaStream_t)stream);
+    if (error != cudaSuccess) (void)cudaGetLastError(); /* the next call shall not see it */
+    return cellgen_cuda_code(error);
+}
+
+CELLGEN_CUDA_API int cellgen_cuda_free(void *address, void *stream)
+{
+    return cellgen_cuda_code(cudaFreeAsync(address, (cudaStream_t)stream));
+}
+
+/* Copies between host and device; reading waits for what the stream has to do. */
+CELLGEN_CUDA_API int cellgen_cuda_write(void *address, const void *host, int64_t bytes, void *stream)
+{
+    cudaError_t error =
+        cudaMemcpyAsync(address, host, (size_t)bytes, cudaMemcpyHostToDevice, (cudaStream_t)stream);
+    if (error == cudaSuccess) error = cudaStreamSynchronize((cudaStream_t)stream);
+    return cellgen_cuda_code(error);
+}
+
+CELLGEN_CUDA_API int cellgen_cuda_read(void *host, const void *address, int64_t bytes, void *stream)
+{
+    cudaError_t error =
+        cudaMemcpyAsync(host, address, (size_t)bytes, cudaMemcpyDeviceToHost, (cudaStream_t)stream);
+    if (error == cudaSuccess) error = cudaStreamSynchronize((cudaStream_t)stream);
+    return cellgen_cuda_code(error);
+}
+
+CELLGEN_CUDA_API void cellgen_cuda_blas_close(void *blas)
+{
+    cellgen_blas *const closing = (cellgen_blas *)blas;
+    if (!closing) return;
+    if (closing->handle) closing->destroy(closing->handle);
+    delete closing; /* the library stays: others may use it */
+}
+
+/* Open cuBLAS for the current device. */
+CELLGEN_CUDA_API int cellgen_cuda_blas_open(const char *path, void **blas)
+{
+    cellgen_blas *const opened = new cellgen_blas();
+    *blas = nullptr;
+    opened->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (opened->library) {
+        *(void **)&opened->create = dlsym(opened->library, "cublasCreate_v2");
+        *(void **)&opened->destroy = dlsym(opened->library, "cublasDestroy_v2");
+        *(void **)&opened->set_stream = dlsym(opened->library, "cublasSetStream_v2");
+        *(void **)&opened->set_workspace = dlsym(opened->library, "cublasSetWorkspace_v2");
+        *(void **)&opened->gemm = dlsym(opened->library, "cublasGemmEx_64");
+    }
+    if (!opened->library || !opened->create || !opened->destroy || !opened->set_stream
+        || !opened->set_workspace || !opened->gemm) {
+        delete opened;
+        return CELLGEN_NO_CUBLAS;
+    }
+    const int status = opened->create(&opened->handle);
+    if (status) {
+        delete opened;
+        return CELLGEN_CUBLAS_STATUS + status;
+    }
+    *blas = opened;
+    return CELLGEN_OK;
+}
+
+/* A workspace of its own keeps cuBLAS from allocating, also while a graph is captured. */
+#define CELLGEN_CUBLAS_WORKSPACE ((int64_t)32 << 20)
+
+inline int cellgen_begin_run(cellgen_run *run, void *stream, void *blas, void *blas_memory)
+{
+    run->stream = (cudaStream_t)stream;
+    run->blas = (const cellgen_blas *)blas;
+    run->error = CELLGEN_OK;
+    if (!blas) return CELLGEN_OK;
+    int status = run->blas->set_stream(run->blas->handle, stream);
+    if (!status)
+        status = run->blas->set_workspace(
+            run->blas->handle, blas_memory, (size_t)CELLGEN_CUBLAS_WORKSPACE);
+    return status ? CELLGEN_CUBLAS_STATUS + status : CELLGEN_OK;
+}
+
+/* Graphs: capture what is launched on a stream between begin and end, launch it again later. */
+CELLGEN_CUDA_API int cellgen_cuda_graph_begin(void *stream)
+{
+    return cellgen_cuda_code(cudaStreamBeginCapture((cudaStream_t)stream, cudaStreamCaptureModeThreadLocal));
+}
+
+CELLGEN_CUDA_API int cellgen_cuda_graph_end(void *stream, void **graph)
+{
+    cudaGraph_t captured = nullptr;
+    cudaGraphExec_t made = nullptr;
+    cudaError_t error = cudaStreamEndCapture((cudaStream_t)stream, &captured);
+    if (error == cudaSuccess) error = cudaGraphInstantiate(&made, captured, 0);
+    if (captured) (void)cudaGraphDestroy(captured);
+    *graph = made;
+    return cellgen_cuda_code(error);
+}
+
+CELLGEN_CUDA_API int cellgen_cuda_graph_launch(void *graph, void *stream)
+{
+    return cellgen_cuda_code(cudaGraphLaunch((cudaGraphExec_t)graph, (cudaStream_t)stream));
+}
+
+CELLGEN_CUDA_API int cellgen_cuda_graph_destroy(void *graph)
+{
+    return cellgen_cuda_code(cudaGraphExecDestroy((cudaGraphExec_t)graph));
+}
+
+#endif /* CELLGEN_CUDA_CUH */

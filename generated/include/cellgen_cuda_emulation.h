@@ -1,0 +1,382 @@
+/* CUDA's execution model on one CPU thread, to run generated .cu text where no device is.
+ *
+ * Threads of a block are coroutines; whose turn it is is drawn at random, and so is the order of
+ * blocks. Shared memory and allocated memory start as NaN (all bits set). A barrier that not all
+ * threads of a block (or lanes of a warp) reach, or that they reach at different places, ends the
+ * process with a message. Meant for proofs on small shapes; nothing here is fast.
+ *
+ * Emulated: blocks, warps of 32, __syncthreads, __syncwarp, __shfl_sync and its kin, shared memory,
+ * bfloat16 (rounded to nearest even), streams (launches run at once), memory. Not emulated: atomics,
+ * clusters, asynchronous copies, matrix fragments, graphs (capturing runs nothing). */
+#ifndef CELLGEN_CUDA_EMULATION_H
+#define CELLGEN_CUDA_EMULATION_H
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#define __global__ static
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+
+/* --------------------------------------------------------------------------------- bfloat16 */
+
+struct __nv_bfloat16 {
+    uint16_t bits;
+    __nv_bfloat16() = default;
+    explicit __nv_bfloat16(float x)
+    {
+        uint32_t wide;
+        memcpy(&wide, &x, sizeof wide);
+        const uint32_t odd = (wide >> 16) & 1;
+        bits = (uint16_t)(x != x ? (wide >> 16) | 0x40 : (wide + 0x7fff + odd) >> 16);
+    }
+};
+
+inline __nv_bfloat16 __float2bfloat16(float x) { return __nv_bfloat16(x); }
+
+inline float __bfloat162float(__nv_bfloat16 x)
+{
+    const uint32_t wide = (uint32_t)x.bits << 16;
+    float result;
+    memcpy(&result, &wide, sizeof result);
+    return result;
+}
+
+/* -------------------------------------------------------------------------- threads of a block */
+
+class cellgen_emulator {
+  public:
+    dim3 grid, block, block_index, thread_index;
+
+    static cellgen_emulator &one()
+    {
+        static cellgen_emulator only;
+        return only;
+    }
+
+    /* Leaves out the barriers of one line: a planted fault, which proofs must notice. */
+    void skip(int line) { skipped_ = line; }
+
+    void seed(uint64_t value) { state_ = value * 2 + 0x9e3779b97f4a7c15ull; }
+
+    /* Runs a kernel whose threads never meet. */
+    template <typename Body> void run_alone(dim3 grid_, dim3 block_, const Body &body)
+    {
+        begin(grid_, block_);
+        for (const unsigned at : shuffled(count(grid_))) {
+            block_index = place(at, grid_);
+            for (const unsigned thread : shuffled(count(block_))) {
+                thread_index = place(thread, block_);
+                body();
+            }
+        }
+    }
+
+    /* Runs a kernel with barriers. */
+    template <typename Body> void run_blocks(dim3 grid_, dim3 block_, const Body &body)
+    {
+        begin(grid_, block_);
+        threads_ = count(block_);
+        for (const unsigned at : shuffled(count(grid_))) {
+            block_index = place(at, grid_);
+            poison_shared();
+            body_ = [](const void *given) { (*(const Body *)given)(); };
+            given_ = &body;
+            run_block();
+        }
+    }
+
+    void block_barrier(int line) { wait(BLOCK, line); }
+    void warp_barrier(int line) { wait(WARP, line); }
+
+    unsigned lane() const { return current_ % 32; }
+
+    /* The value that a lane of this warp puts down, and that of another. */
+    template <typename V> V exchange(V mine, unsigned from, int line)
+    {
+        static_assert(sizeof(V) <= 8, "a register");
+        memcpy(&put_down_[current_], &mine, sizeof mine);
+        warp_barrier(line);
+        V theirs = mine;
+        const unsigned other = current_ - lane() + from;
+        if (from < 32 && other < threads_) memcpy(&theirs, &put_down_[other], sizeof theirs);
+        warp_barrier(line);
+        return theirs;
+    }
+
+    /* Shared memory is known by the line that declares it. */
+    void *shared(const char *file, int line, size_t bytes)
+    {
+        if (!in_block_) fail("shared memory in a kernel launched without blocks", line);
+        std::vector<unsigned char> &memory = shared_[std::make_pair(std::string(file), line)];
+        if (memory.size() < bytes) memory.assign(bytes, 0xff);
+        return memory.data();
+    }
+
+  private:
+    enum Waiting { RUNNING, BLOCK, WARP, DONE };
+    static const size_t STACK = 64 << 10;
+
+    struct Thread {
+        ucontext_t context;
+        std::vector<unsigned char> stack;
+        Waiting waiting;
+        int line;
+    };
+
+    static unsigned count(dim3 size) { return size.x * size.y * size.z; }
+
+    static dim3 place(unsigned at, dim3 size)
+    {
+        return dim3(at % size.x, at / size.x % size.y, at / size.x / size.y);
+    }
+
+    uint64_t draw()
+    {
+        state_ ^= state_ << 13;
+        state_ ^= state_ >> 7;
+        state_ ^= state_ << 17;
+        return state_;
+    }
+
+    std::vector<unsigned> shuffled(unsigned size)
+    {
+        std::vector<unsigned> order(size);
+        for (unsigned at = 0; at < size; ++at) order[at] = at;
+        for (unsigned at = size; at > 1; --at) std::swap(order[at - 1], order[draw() % at]);
+        return order;
+    }
+
+    void begin(dim3 grid_, dim3 block_)
+    {
+        if (in_block_) fail("a kernel launched from a kernel", 0);
+        if (count(block_) == 0 || count(block_) > 1024 || grid_.y > 65535 || grid_.z > 65535)
+            fail("a launch outside the limits of a device", 0);
+        grid = grid_, block = block_;
+    }
+
+    void poison_shared()
+    {
+        for (auto &entry : shared_) entry.second.assign(entry.second.size(), 0xff);
+    }
+
+    static void enter()
+    {
+        cellgen_emulator &self = one();
+        self.body_(self.given_);
+        self.fibers_[self.current_].waiting = DONE;
+        swapcontext(&self.fibers_[self.current_].context, &self.scheduler_);
+    }
+
+    void run_block()
+    {
+        if (fibers_.size() < threads_) fibers_.resize(threads_);
+        put_down_.assign(threads_, ~0ull);
+        for (unsigned at = 0; at < threads_; ++at) {
+            Thread &fiber = fibers_[at];
+            fiber.stack.resize(STACK);
+            getcontext(&fiber.context);
+            fiber.context.uc_stack.ss_sp = fiber.stack.data();
+            fiber.context.uc_stack.ss_size = STACK;
+            fiber.context.uc_link = nullptr;
+            makecontext(&fiber.context, enter, 0);
+            fiber.waiting = RUNNING;
+        }
+        in_block_ = true;
+        for (bool alive = true; alive;) {
+            alive = false;
+            for (const unsigned at : shuffled(threads_)) {
+                if (fibers_[at].waiting != RUNNING) continue;
+                alive = true;
+                current_ = at;
+                thread_index = place(at, block);
+                swapcontext(&scheduler_, &fibers_[at].context);
+                release_warp(at / 32);
+            }
+            if (release(0, threads_, BLOCK)) alive = true;
+            else if (!alive) require_all_done();
+        }
+        in_block_ = false;
+    }
+
+    void release_warp(unsigned warp)
+    {
+        const unsigned end = (warp + 1) * 32;
+        release(warp * 32, end < threads_ ? end : threads_, WARP);
+    }
+
+    /* Let threads go on when all of them wait at one place. */
+    bool release(unsigned first, unsigned end, Waiting kind)
+    {
+        for (unsigned at = first; at < end; ++at)
+            if (fibers_[at].waiting != kind) return false;
+        for (unsigned at = first; at < end; ++at) {
+            if (fibers_[at].line != fibers_[first].line)
+                fail("threads wait at different barriers", fibers_[at].line);
+            fibers_[at].waiting = RUNNING;
+        }
+        return true;
+    }
+
+    void require_all_done()
+    {
+        for (unsigned at = 0; at < threads_; ++at)
+            if (fibers_[at].waiting != DONE)
+                fail("a barrier that not all threads reach", fibers_[at].line);
+    }
+
+    void wait(Waiting kind, int line)
+    {
+        if (!in_block_) fail("a barrier in a kernel launched without blocks", line);
+        if (line == skipped_) return;
+        Thread &fiber = fibers_[current_];
+        fiber.waiting = kind;
+        fiber.line = line;
+        swapcontext(&fiber.context, &scheduler_);
+        thread_index = place(current_, block);
+    }
+
+    static void fail(const char *what, int line)
+    {
+        fprintf(stderr, "cellgen emulation: %s (line %d)\n", what, line);
+        abort();
+    }
+
+    uint64_t state_ = 0x9e3779b97f4a7c15ull;
+    bool in_block_ = false;
+    int skipped_ = -1;
+    unsigned threads_ = 0, current_ = 0;
+    void (*body_)(const void *) = nullptr;
+    const void *given_ = nullptr;
+    ucontext_t scheduler_;
+    std::vector<Thread> fibers_;
+    std::vector<unsigned long long> put_down_;
+    std::map<std::pair<std::string, int>, std::vector<unsigned char>> shared_;
+};
+
+#define threadIdx (cellgen_emulator::one().thread_index)
+#define blockIdx (cellgen_emulator::one().block_index)
+#define blockDim (cellgen_emulator::one().block)
+#define gridDim (cellgen_emulator::one().grid)
+
+#define __syncthreads() cellgen_emulator::one().block_barrier(__LINE__)
+#define __syncwarp() cellgen_emulator::one().warp_barrier(__LINE__)
+#define __shfl_sync(mask, value, from)                                                             \
+    cellgen_emulator::one().exchange(value, (unsigned)(from) % 32, __LINE__)
+#define __shfl_xor_sync(mask, value, bits)                                                         \
+    cellgen_emulator::one().exchange(value, cellgen_emulator::one().lane() ^ (unsigned)(bits), __LINE__)
+#define __shfl_up_sync(mask, value, by)                                                            \
+    cellgen_emulator::one().exchange(value, cellgen_emulator::one().lane() - (unsigned)(by), __LINE__)
+#define __shfl_down_sync(mask, value, by)                                                          \
+    cellgen_emulator::one().exchange(value, cellgen_emulator::one().lane() + (unsigned)(by), __LINE__)
+
+#define CELLGEN_SHARED(type, name, count)                                                          \
+    type *const name = (type *)cellgen_emulator::one().shared(__FILE__, __LINE__, sizeof(type) * (count))
+
+#define CELLGEN_LAUNCH(run, kernel, grid, block, ...)                                              \
+    do {                                                                                           \
+        if (!(run)->error)                                                                         \
+            cellgen_emulator::one().run_alone(grid, block, [=]() { (kernel)(__VA_ARGS__); });      \
+    } while (0)
+#define CELLGEN_LAUNCH_BLOCKS(run, kernel, grid, block, ...)                                       \
+    do {                                                                                           \
+        if (!(run)->error)                                                                         \
+            cellgen_emulator::one().run_blocks(grid, block, [=]() { (kernel)(__VA_ARGS__); });     \
+    } while (0)
+
+/* -------------------------------------------------------------------- the runtime of the host */
+
+typedef void *cudaStream_t;
+typedef void *cudaGraph_t;
+typedef void *cudaGraphExec_t;
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2 };
+enum { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
+enum { cudaMemoryTypeHost = 1, cudaMemoryTypeDevice = 2, cudaMemoryTypeManaged = 3 };
+enum { cudaStreamCaptureModeThreadLocal = 1 };
+
+struct cudaPointerAttributes {
+    int type, device;
+};
+
+inline const char *cudaGetErrorString(cudaError_t error)
+{
+    return error == cudaErrorMemoryAllocation ? "out of memory" : "an emulated error";
+}
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline cudaError_t cudaGetDeviceCount(int *count) { return *count = 1, cudaSuccess; }
+inline cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
+inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+inline cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int)
+{
+    return *value = attribute == cudaDevAttrComputeCapabilityMajor ? 8 : 0, cudaSuccess;
+}
+inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *found, const void *)
+{
+    found->type = cudaMemoryTypeDevice;
+    found->device = 0;
+    return cudaSuccess;
+}
+struct cudaMemPoolProps {
+    int allocType;
+    struct {
+        int type, id;
+    } location;
+};
+typedef void *cudaMemPool_t;
+enum { cudaMemAllocationTypePinned = 1, cudaMemLocationTypeDevice = 1 };
+enum { cudaMemPoolAttrReleaseThreshold = 4, cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
+inline cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const cudaMemPoolProps *)
+{
+    return *pool = (void *)1, cudaSuccess;
+}
+inline cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, int, void *) { return cudaSuccess; }
+inline cudaError_t cudaMallocFromPoolAsync(void **address, size_t bytes, cudaMemPool_t, cudaStream_t)
+{
+    const size_t limit = (size_t)1 << 40;
+    *address = bytes < limit ? aligned_alloc(256, (bytes + 255) / 256 * 256) : nullptr;
+    if (*address) memset(*address, 0xff, bytes);
+    return *address ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int, cudaStream_t)
+{
+    return memcpy(to, from, bytes), cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaFreeAsync(void *address, cudaStream_t) { return free(address), cudaSuccess; }
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t, int) { return cudaErrorInvalidValue; }
+inline cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *) { return cudaErrorInvalidValue; }
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *, cudaGraph_t, int)
+{
+    return cudaErrorInvalidValue;
+}
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return cudaErrorInvalidValue; }
+inline cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
+
+extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_seed(uint64_t seed)
+{
+    cellgen_emulator::one().seed(seed);
+}
+
+extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_skip(int line)
+{
+    cellgen_emulator::one().skip(line);
+}
+
+#endif /* CELLGEN_CUDA_EMULATION_H */

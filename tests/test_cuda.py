@@ -1,0 +1,494 @@
+"""CUDA sources: run on the CPU by the emulation against the equations, compiled by nvcc.
+
+What takes long is marked ``slow`` (`pytest -m slow`): every cell, every architecture.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cellgen import Cell, api, nvcc
+from cellgen.abi import Function, axis_length
+from cellgen.cells import LSTM, SHIPPED, Elman
+from cellgen.cuda import CudaFunction, CudaKernel, DeviceArray, DeviceError, to_bfloat16
+from cellgen.errors import ArgumentError, BuildError
+from cellgen.over_time import forward_errors, gradient_errors
+from cellgen.paths import generated_folder, include_folder
+from cellgen.pipeline import generate, programs_of
+from cellgen.reference import interpret
+from cellgen.results import Results
+from tests.conftest import CELLS, Softmax, draw, relative
+
+Arrays = dict[str, np.ndarray]
+QUICK = (LSTM, Softmax)
+"""Products side by side and sums over rows; sums over units and over everything."""
+SHAPES = ((3, 4, 5, 7), (1, 1, 1, 1), (2, 17, 3, 33), (10, 30, 2, 3))
+EMPTY = ((0, 2, 3, 4), (2, 0, 3, 4), (3, 2, 0, 4))
+# float64: sums of up to 300 terms over 10 steps. float32: the same at 6e-8, times the growth of a
+# difference over the steps. bfloat16: 2^-9 for each of some tens of roundings in a row.
+TOLERANCE = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 0.06}
+
+with_cxx = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+with_nvcc = pytest.mark.skipif(
+    shutil.which("nvcc") is None and not Path("/usr/local/cuda/bin/nvcc").exists(),
+    reason="no nvcc",
+)
+
+
+def names(cells: tuple[type[Cell], ...], chosen: tuple[type[Cell], ...]) -> list[object]:
+    """Parameters: the chosen cells run always, the others with the slow tests."""
+    return [
+        pytest.param(c, id=c.definition.name, marks=() if c in chosen else pytest.mark.slow)
+        for c in cells
+    ]
+
+
+each_cell = pytest.mark.parametrize("cell", names(CELLS, QUICK))
+
+
+@cache
+def emulated(cell: type[Cell]) -> CudaKernel:
+    kernel = api.compile_cuda(cell, emulated=True)
+    kernel.build()
+    return kernel
+
+
+class OnHost:
+    """A kernel on device arrays that takes and gives NumPy arrays."""
+
+    def __init__(self, kernel: CudaKernel, dtype: str = "float64") -> None:
+        self.kernel, self.dtype = kernel, dtype
+        self.functions = {name: self._wrapped(f) for name, f in kernel.functions.items()}
+
+    def __getattr__(self, name: str) -> Callable[..., Results]:
+        return self.functions[name]
+
+    def _wrapped(self, function: CudaFunction) -> Callable[..., Results]:
+        scalars = {a.name for a in function.function.arguments if a.is_scalar}
+
+        def call(out: None = None, **given: object) -> Results:
+            device = {
+                name: value
+                if name in (*scalars, "save", "saved")
+                else self.kernel.array(np.asarray(value), dtype=self.dtype)
+                for name, value in given.items()
+            }
+            found = function(**device)
+            values = [a.numpy() if isinstance(a, DeviceArray) else a for a in found]
+            return tuple.__new__(type(found), values)
+
+        return call
+
+
+def sizes_of(shape: tuple[int, ...]) -> dict[str, int]:
+    return dict(zip("TBIH", shape, strict=True))
+
+
+def arrays(function: Function, shape: tuple[int, ...], seed: int, optional: bool) -> Arrays:
+    rng = np.random.default_rng(seed)
+    return {
+        a.name: rng.standard_normal([axis_length(axis, sizes_of(shape)) for axis in a.shape]) * 0.5
+        for a in function.arguments
+        if not a.is_scalar and a.optional == optional and (a.used or optional) and not a.saved
+    }
+
+
+def inputs(kernel: CudaKernel, shape: tuple[int, ...]) -> Arrays:
+    return arrays(kernel.sequence_forward.function, shape, 0, False)
+
+
+def upstream(kernel: CudaKernel, shape: tuple[int, ...]) -> Arrays:
+    return arrays(kernel.sequence_backward.function, shape, 1, True)
+
+
+def shapes(cell: type[Cell]) -> list[tuple[int, ...]]:
+    """A softmax over one unit is constant: nothing but rounding to compare. Sums over units of
+    many rows are slow to emulate."""
+    if cell is Softmax:
+        return [shape for shape in SHAPES if shape[-1] > 1 and shape[0] < 10]
+    return list(SHAPES)
+
+
+def run(
+    cell: type[Cell], kernel: CudaKernel, shape: tuple[int, ...], dtype: str
+) -> dict[str, np.ndarray]:
+    """Everything that both functions over time compute from numbers that bfloat16 holds too."""
+    device = OnHost(kernel, dtype)
+    given = {n: rounded(a, "bfloat16") for n, a in inputs(kernel, shape).items()}
+    above = {n: rounded(a, "bfloat16") for n, a in upstream(kernel, shape).items()}
+    result = device.sequence_forward(**given, save=True)
+    outputs = {str(v.name): getattr(result, str(v.name)) for v in cell.definition.outputs}
+    gradients = device.sequence_backward(**given, **outputs, **above, saved=result.saved)
+    found = {name: getattr(result, name) for name in result._fields if name != "saved"}
+    return {**found, **gradients._asdict()}
+
+
+# --- emulated: the numbers -----------------------------------------------------------------------
+
+
+@with_cxx
+@each_cell
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_sequences_agree_with_the_equations(cell: type[Cell], dtype: str) -> None:
+    kernel = emulated(cell)
+    for shape in shapes(cell):
+        given = inputs(kernel, shape)
+        errors = forward_errors(
+            OnHost(kernel, dtype), cell.definition, given, sizes_of(shape), dtype
+        )
+        assert max(errors.values()) < TOLERANCE[dtype], (shape, errors)
+
+
+@with_cxx
+@each_cell
+def test_every_gradient_agrees_with_the_complex_step(cell: type[Cell]) -> None:
+    kernel, rng = emulated(cell), np.random.default_rng(2)
+    for shape in shapes(cell):
+        errors = gradient_errors(
+            OnHost(kernel),
+            cell.definition,
+            inputs(kernel, shape),
+            upstream(kernel, shape),
+            sizes_of(shape),
+            rng,
+        )
+        assert max(errors.values()) < TOLERANCE["float64"], (shape, errors)
+
+
+@with_cxx
+@each_cell
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_steps_agree_with_the_interpreter(cell: type[Cell], dtype: str) -> None:
+    device, programs = OnHost(emulated(cell), dtype), programs_of(cell)
+    for shape in ((1, 3, 2, 5), *(s for s in shapes(cell) if s == (1, 1, 1, 1))):
+        sizes = sizes_of(shape)
+        first, full = programs.mathematics
+        known = draw((*first.arguments, *full.optional), sizes=sizes)
+        known = {n: rounded(a, dtype) for n, a in known.items()}
+        for program in programs.functions:
+            taken = {str(v) for v in programs.accepted[program.function]} & set(known)
+            call = {n: a if a.ndim else float(a) for n, a in known.items() if n in taken}
+            found = device.functions[program.function](**call)
+            exact = interpret(program, {n: known[n] for n in known}, sizes)
+            for result in program.results:
+                array = getattr(found, str(result))
+                assert relative(array, exact[str(result)]) < TOLERANCE[dtype], result
+                known.setdefault(str(result), np.asarray(array, np.float64))
+
+
+def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
+    """What the device holds of an array, in float64."""
+    if dtype == "bfloat16":
+        bits = to_bfloat16(array.astype(np.float32)).astype(np.uint32) << 16
+        return bits.view(np.float32).astype(np.float64).reshape(array.shape)
+    return array.astype(dtype).astype(np.float64)
+
+
+@with_cxx
+@each_cell
+def test_lower_precisions_agree_with_float64(cell: type[Cell]) -> None:
+    kernel, shape = emulated(cell), (5, 4, 6, 18)
+    exact = run(cell, kernel, shape, "float64")
+    for dtype in ("float32", "bfloat16"):
+        for name, array in run(cell, kernel, shape, dtype).items():
+            # A single sum may cancel: only its terms have a relative error.
+            if dtype == "float32" or array.size > 1:
+                assert relative(array, exact[name]) < TOLERANCE[dtype], (dtype, name)
+
+
+@with_cxx
+@pytest.mark.parametrize("cell", names(SHIPPED, (LSTM,)))
+def test_results_do_not_depend_on_the_order_of_threads(cell: type[Cell]) -> None:
+    kernel = emulated(cell)
+    runs = []
+    for seed in (1, 2, 3):
+        kernel.library().lib.cellgen_emulation_seed(seed)
+        found = run(cell, kernel, (3, 90, 3, 18), "float32")
+        runs.append({name: array.tobytes() for name, array in found.items()})
+    assert runs[0] == runs[1] == runs[2]
+
+
+@with_cxx
+@each_cell
+def test_empty_sequences_batches_and_inputs_are_legal(cell: type[Cell]) -> None:
+    kernel = emulated(cell)
+    for shape in EMPTY:
+        found = run(cell, kernel, shape, "float64")
+        given, above = inputs(kernel, shape), upstream(kernel, shape)
+        assert not any(np.isnan(array).any() for array in found.values())
+        if shape[0] == 0:
+            for state in cell.definition.states:
+                name = str(cell.definition.next_state(state).name)
+                first = rounded(given[str(state.name)], "bfloat16")
+                last = rounded(above[f"d_{name}_last"], "bfloat16")
+                assert np.array_equal(found[f"{name}_last"], first)
+                assert np.array_equal(found[f"d_{state.name}"], last)
+        if 0 in shape[:2]:
+            for parameter in cell.definition.parameters:
+                assert not found[f"d_{parameter.name}"].any()
+
+
+@with_cxx
+def test_what_is_not_saved_or_not_given_changes_nothing() -> None:
+    kernel, shape = emulated(LSTM), (4, 3, 5, 6)
+    device = OnHost(kernel)
+    given, above = inputs(kernel, shape), upstream(kernel, shape)
+    plain, saving = (device.sequence_forward(**given, save=save) for save in (False, True))
+    assert plain.saved is None
+    assert np.array_equal(plain.h, saving.h)
+    known = {**given, "h": saving.h, "c": saving.c, "saved": saving.saved}
+    zeros = {n: a if n == "d_c" else np.zeros_like(a) for n, a in above.items()}
+    full = device.sequence_backward(**known, **zeros)
+    alone = device.sequence_backward(**known, d_c=above["d_c"])
+    for a, b in zip(full, alone, strict=True):
+        assert np.array_equal(a, b)
+
+
+# --- emulated: planted faults --------------------------------------------------------------------
+
+HEADER = include_folder() / "cellgen_cuda.cuh"
+BARRIERS = [
+    number
+    for number, line in enumerate(HEADER.read_text().splitlines(), start=1)
+    if "__syncthreads();" in line
+]
+
+
+@with_cxx
+@pytest.mark.parametrize("line", BARRIERS)
+def test_a_barrier_that_is_left_out_is_noticed(line: int) -> None:
+    """LSTM has products and several sums over rows, Softmax several sums over units."""
+    assert any(_notices(cell, line) for cell in (LSTM, Softmax)), f"{HEADER.name}:{line}"
+
+
+def _notices(cell: type[Cell], line: int) -> bool:
+    kernel, shape = emulated(cell), (2, 9, 3, 18)
+    lib = kernel.library().lib
+    right = run(cell, kernel, shape, "float32")
+    try:
+        lib.cellgen_emulation_skip(line)
+        wrong = run(cell, kernel, shape, "float32")
+    finally:
+        lib.cellgen_emulation_skip(-1)
+    return any(not np.array_equal(right[n], wrong[n], equal_nan=True) for n in right)
+
+
+FAULTS = (
+    ("cellgen_cuda.cuh", "b_tile[k * pitch + x]", "b_tile[x * pitch + k]"),
+    ("cellgen_cuda.cuh", "partial[me + half * CELLGEN_CHUNK_UNITS]", "partial[me + half]"),
+    ("elman.cu", "(step + 1) % 2 * nB", "step % 2 * nB"),
+    ("elman.cu", "args->h + (step - 1) * nB * nH", "args->h + step * nB * nH"),
+)
+
+
+@with_cxx
+@pytest.mark.parametrize(
+    ("file", "right", "wrong"),
+    [
+        pytest.param(*fault, id=f"{number}", marks=pytest.mark.slow if number else ())
+        for number, fault in enumerate(FAULTS)
+    ],
+)
+def test_a_swapped_index_is_noticed(file: str, right: str, wrong: str) -> None:
+    good = api.compile_cuda(Elman, emulated=True)
+    files = tuple(
+        (name, text.replace(right, wrong) if name.endswith(file) else text)
+        for name, text in good._sources.files
+    )
+    assert files != good._sources.files
+    sources = type(good._sources)("elman", files)
+    bad = CudaKernel(good.interface, sources, emulated=True)
+    shape = (4, 9, 20, 18)
+    expected, found = (run(Elman, kernel, shape, "float64") for kernel in (good, bad))
+    assert any(relative(found[name], expected[name]) > 1e-3 for name in expected) or any(
+        np.isnan(array).any() for array in found.values()
+    )
+
+
+# --- compiled ------------------------------------------------------------------------------------
+
+STRICT = ["-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra", "-Xptxas", "-v"]
+
+
+@with_nvcc
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("cell", names(CELLS, ()))
+def test_sources_compile_without_a_warning_and_without_spills(
+    cell: type[Cell], architecture: str, tmp_path: Path
+) -> None:
+    compile_strictly(cell, architecture, tmp_path)
+
+
+@with_nvcc
+def test_lstm_compiles_without_a_warning_and_without_spills(tmp_path: Path) -> None:
+    compile_strictly(LSTM, "sm_80", tmp_path)
+
+
+def compile_strictly(cell: type[Cell], architecture: str, folder: Path) -> None:
+    name = cell.definition.name
+    (folder / f"{name}.cu").write_text(generate(cell).cuda)
+    found = nvcc.compiler()
+    flags = [f for f in found.command if not f.startswith("-arch")]
+    command = [*flags, f"-arch={architecture}", *STRICT, f"-I{include_folder()}", "-I."]
+    done = subprocess.run(
+        [*command, f"{name}.cu", "-o", "out.so"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[:3000]
+    spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr)
+    registers = [int(n) for n in re.findall(r"Used (\d+) registers", done.stderr)]
+    assert spills
+    assert {int(n) for pair in spills for n in pair} == {0}
+    assert max(registers) <= 128  # 256 threads at a time fit an SM twice
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def test_no_compiler_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvcc, "_places", lambda: iter(()))
+    with pytest.raises(BuildError, match=r"no CUDA compiler.*pip install 'cellgen\[cuda\]'"):
+        api.load_cuda("lstm").build()
+    monkeypatch.setenv("CELLGEN_NVCC", "/nowhere/nvcc")
+    with pytest.raises(BuildError, match="CELLGEN_NVCC names the CUDA compiler '/nowhere/nvcc'"):
+        api.load_cuda("lstm").build()
+
+
+@with_nvcc
+def test_no_driver_is_said_and_the_process_stays_usable() -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("there is a driver")
+    kernel = api.load_cuda("elman")
+    for _ in range(2):
+        with pytest.raises(DeviceError, match=r"elman: CUDA error \d+, .*driver"):
+            kernel.devices()
+        with pytest.raises(DeviceError, match="driver"):
+            kernel.array(np.zeros(3))
+
+
+class Lent:
+    """An array of another library, by ``__cuda_array_interface__``."""
+
+    def __init__(self, array: np.ndarray, **changes: object) -> None:
+        self.array = array
+        self.__cuda_array_interface__ = {
+            "shape": array.shape,
+            "typestr": array.dtype.str,
+            "data": (array.ctypes.data, False),
+            "strides": array.strides,
+            "version": 3,
+            **changes,
+        }
+
+
+class ByCapsule:
+    """An array of another library, by ``__dlpack__``; says that it is on a device."""
+
+    def __init__(self, array: np.ndarray, device: int = 0, kind: int = 2) -> None:
+        self.array, self.device, self.kind = array, device, kind
+        self.streams: list[object] = []
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.kind, self.device
+
+    def __dlpack__(self, *, stream: object = None) -> object:
+        self.streams.append(stream)
+        return self.array.__dlpack__()
+
+
+@pytest.fixture
+def elman() -> tuple[CudaKernel, Arrays]:
+    kernel = emulated(Elman)
+    return kernel, inputs(kernel, (3, 4, 5, 6))
+
+
+@with_cxx
+@pytest.mark.parametrize("wrap", [Lent, ByCapsule])
+def test_arrays_of_other_libraries_are_read_where_they_are(
+    elman: tuple[CudaKernel, Arrays], wrap: Callable[[np.ndarray], object]
+) -> None:
+    kernel, given = elman
+    expected = OnHost(kernel).sequence_forward(**given)
+    out = np.full((3, 4, 6), np.nan)
+    found = kernel.sequence_forward(
+        **{name: wrap(array) for name, array in given.items()}, out={"h": wrap(out)}
+    )
+    assert np.array_equal(out, expected.h)
+    assert np.array_equal(found.h_last.numpy(), expected.h_last)
+    assert found.h_last.__cuda_array_interface__["shape"] == (4, 6)
+
+
+@with_cxx
+def test_the_callers_stream_reaches_the_arrays(elman: tuple[CudaKernel, Arrays]) -> None:
+    kernel, given = elman
+    lent = {name: ByCapsule(array) for name, array in given.items()}
+
+    class Stream:
+        cuda_stream = 77
+
+    kernel.sequence_forward(**lent, stream=Stream())
+    kernel.sequence_forward(**lent, stream=78)
+    kernel.sequence_forward(**lent)
+    assert lent["x"].streams == [77, 78, 1]
+    with pytest.raises(ArgumentError, match="stream is 'fast', expected an address"):
+        kernel.sequence_forward(**lent, stream="fast")
+
+
+@with_cxx
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": None}, r"argument x is missing, expected a device array \(T, B, I\)"),
+        ({"y": np.zeros(3)}, "unknown argument 'y'"),
+        ({"x": np.zeros((3, 4, 5))}, "x is a numpy.ndarray in the host's memory"),
+        ({"x": [1.0]}, "x is a list in the host's memory"),
+        ({"x": Lent(np.zeros((3, 4, 10))[:, :, ::2])}, "x is not contiguous"),
+        ({"x": ByCapsule(np.zeros((3, 4, 10))[:, :, ::2])}, "x is not contiguous"),
+        ({"x": Lent(np.zeros((3, 4, 5), np.int32))}, "x has element type <i4, expected one of"),
+        ({"x": ByCapsule(np.zeros((3, 4, 5), np.int32))}, r"x is DLPack type \(0, 32\)"),
+        ({"w": Lent(np.zeros((5, 6), np.float32))}, "w is float32 and x float64"),
+        ({"w": ByCapsule(np.zeros((5, 6)), device=1)}, "w is on device 1 and x on device 0"),
+        ({"w": ByCapsule(np.zeros((5, 6)), kind=1)}, "w is a .*ByCapsule in the host's memory"),
+        ({"w": Lent(np.zeros((5, 7)))}, r"w is \(5, 7\), expected \(I, H\) = \(5, 6\)"),
+        ({"b": Lent(np.zeros((1, 6)))}, r"b has 2 axes, expected \(H\)"),
+    ],
+)
+def test_wrong_arguments_are_named_and_the_kernel_stays_usable(
+    elman: tuple[CudaKernel, Arrays], change: Mapping[str, object], message: str
+) -> None:
+    kernel, given = elman
+    lent = {name: Lent(array) for name, array in given.items()}
+    with pytest.raises(ArgumentError, match=message):
+        kernel.sequence_forward(**{**lent, **change})
+    kernel.sequence_forward(**lent)
+
+
+@with_cxx
+def test_memory_that_does_not_suffice_is_said(elman: tuple[CudaKernel, Arrays]) -> None:
+    kernel, given = elman
+    lent: dict[str, object] = {name: Lent(array) for name, array in given.items()}
+    huge = 1 << 40
+    lent["x"] = Lent(given["x"], shape=(huge, 4, 5), strides=None)
+    with pytest.raises(MemoryError, match=r"no memory for [\d,]+ bytes on device 0.*fewer rows"):
+        kernel.sequence_forward(**lent)
+    lent["x"] = Lent(given["x"])
+    kernel.sequence_forward(**lent)
+
+
+def test_a_cell_without_cuda_source_says_that_its_c_works(tmp_path: Path) -> None:
+    folder = tmp_path / "elman"
+    shutil.copytree(generated_folder() / "elman", folder)
+    (folder / "elman.cu").unlink()
+    with pytest.raises(BuildError, match=r"no elman.cu: .*its C kernel works"):
+        api._cuda_kernel(folder, False)
