@@ -1,4 +1,4 @@
-"""The command line: ``cellgen list | show | new | build | check | bench | doctor | cache``.
+"""The command line: ``cellgen list | show | explain | new | build | check | ...``.
 
 Results go to stdout, progress to stderr. Exit status: 0 fine, 1 a check or a build failed, 2 wrong
 usage, 130 interrupted. Everything heavy is imported inside the command that needs it, so that
@@ -116,6 +116,47 @@ def show(
             terminal.print_json(shown.as_data(programs_of(found)))
         else:
             typer.echo((shown.as_latex if latex else shown.as_text)(programs_of(found)))
+
+
+@app.command("explain")
+def explain_cell(
+    cell: Annotated[str, typer.Argument(metavar=ONE_CELL, help="The cell to explain.")],
+    shape: Annotated[
+        str, typer.Option(metavar="T,B,I,H", help="Dimensions, for figures and choices.")
+    ] = "",
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", help="Threads; all processors when left out.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(metavar="DTYPE", help="float32 or float64.")] = "float32",
+    as_json: JsonOption = False,
+) -> None:
+    """Explain how a cell runs over time: its plan, and the reason for each choice."""
+    with _errors():
+        from cellgen import api, terminal
+        from cellgen.explain import explain, shape_of
+        from cellgen.find import find_one
+        from cellgen.threads import thread_count
+
+        if dtype not in ("float32", "float64"):
+            raise UsageError(f"--dtype {dtype!r}: expected float32 or float64")
+        if not shape and threads is not None:
+            raise UsageError("--threads decides nothing without --shape T,B,I,H; give both")
+        found = find_one(cell)
+        if shape:
+            plain = explain(found)  # a cell without functions over time is told so first
+            kernel = api.compile(found)
+            over_time = [f for f in kernel.interface.functions if f.team]
+            if not over_time:
+                raise UsageError(f"{plain.cell} has the functions of one step only: no --shape")
+            explained = explain(
+                found, shape_of(over_time[0], shape, thread_count(threads), dtype), kernel
+            )
+        else:
+            explained = explain(found)
+        if as_json:
+            terminal.print_json(explained.as_dict())
+        else:
+            typer.echo(str(explained))
 
 
 @app.command()

@@ -44,7 +44,7 @@ LAYERS = (
     {"tree", "truths", "over_time"},
     {"api", "catalogue"},
     {"__init__"},
-    {"bench", "check", "compat", "doctor", "find", "make", "start"},
+    {"bench", "check", "compat", "doctor", "find", "make", "start", "explain"},
     {"terminal"},
     {"bench"},
     {"cli"},

@@ -1,0 +1,126 @@
+"""``cellgen explain``: the plan of a cell over time prints, with figures that can be counted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import cellgen
+from cellgen.cells import GRU, LSTM, SHIPPED, GRUBlockCell, LSTMPeephole, MinGRU
+from cellgen.cli import USAGE, app
+from cellgen.errors import UsageError
+from cellgen.explain import Shape, explain, multiply_adds, shape_of
+from cellgen.pipeline import recurrence, sequence_of
+from cellgen.plans import Constants
+from cellgen.value import B, H, I
+from tests.conftest import VARIANTS
+
+SIZES = {"T": 100, "B": 32, "I": 128, "H": 256}
+
+
+def rows(explanation, title):
+    return [row.what for s in explanation.sections if s.title.startswith(title) for row in s.rows]
+
+
+@pytest.mark.parametrize("cell", [*SHIPPED, *VARIANTS], ids=lambda cell: cell.definition.name)
+def test_every_cell_explains_itself(cell):
+    found = explain(cell)
+    text = str(found)
+    assert found.recurrence == recurrence(cell)
+    assert f"{found.recurrence.kind.value}, {found.recurrence.levels_text}" in text
+    assert all(state.reason[:40] in " ".join(text.split()) for state in found.recurrence.states)
+    assert max(map(len, text.splitlines())) <= 100
+    json.dumps(found.as_dict())
+
+
+def test_what_is_saved_is_counted():
+    """LSTM keeps four gates, the GRU of cuDNN four values, the block cell what it returns."""
+    for cell, values in ((LSTM, "4*H"), (GRU, "4*H")):
+        (line,) = [row for row in rows(explain(cell), "kept") if row.startswith("saved: ")]
+        assert line.endswith(f": {values} values a step and row")
+    assert "saved: nothing" in rows(explain(GRUBlockCell), "kept")
+
+
+def test_groups_and_reasons_of_a_gru():
+    found = explain(GRU)
+    (group,) = rows(found, "every step, forward")
+    assert group.startswith("GEMM group, 4 slots of H units: x @ [")
+    assert all(f"{w}_{gate}" in group for w in "wu" for gate in "zrn")
+    assert "may be formed ahead" in " ".join(str(found).split())
+    deferred = " ".join(rows(found, "once, over"))
+    assert all(f"d_{name}" in deferred for name in ("w_z", "u_z", "w_n", "u_n"))
+
+
+def test_multiply_adds_are_those_of_the_equations():
+    programs = sequence_of(LSTM).programs
+    assert (multiply_adds(programs.forward) - 4 * B * (I * H + H * H)).expand() == 0
+    backward = multiply_adds(programs.reverse) + multiply_adds(programs.deferred)
+    assert (backward - 8 * B * (I * H + H * H)).expand() == 0
+    assert multiply_adds(sequence_of(MinGRU).programs.reverse) == 0
+
+
+def test_a_shape_adds_figures_and_choices():
+    kernel = cellgen.load("gru_block_cell")
+    found = explain(GRUBlockCell, Shape(SIZES, threads=2), kernel)
+    text = str(found)
+    # 3 H (I + H) multiply-adds of 2 flops for 3200 rows
+    assert "forward: 1.89 Gflop" in text
+    plan = found.plans["sequence_forward"]
+    assert plan == kernel.sequence_forward.plan(**SIZES, threads=2)
+    assert "threads = 2, by_units = True" in text
+    assert "1.12 MiB of weights do not fit a core's cache (768 KiB)" in text
+    json.dumps(found.as_dict())
+
+
+@pytest.mark.parametrize(
+    ("changes", "threads", "reason"),
+    [
+        ({"B": 1}, 2, "1 row for 2 threads is fewer than 3 for each"),
+        ({"B": 2}, 1, "a tile of 2 rows is bound by reading weights, one of 192 is not"),
+        ({"B": 64, "H": 64, "I": 64}, 2, "64 rows are enough"),
+        ({"T": 1}, 1, "one step: 1.12 MiB are packed block by block, as used"),
+        ({}, 1, "nothing is shared"),
+        ({}, 1, "32 rows fill a tile by themselves (more than 3)"),
+    ],
+)
+def test_every_choice_has_its_reason(changes, threads, reason):
+    kernel = cellgen.load("gru_block_cell")
+    found = explain(GRUBlockCell, Shape({**SIZES, **changes}, threads), kernel)
+    assert any(row.why == reason or reason in row.why for s in found.sections for row in s.rows)
+
+
+def test_constants_of_another_machine():
+    kernel = cellgen.load("gru_block_cell")
+    large = Constants(weights_in_cache=2**30)
+    found = explain(GRUBlockCell, Shape(SIZES, threads=2), kernel, large)
+    assert not found.plans["sequence_forward"].by_units
+
+
+@pytest.mark.parametrize("text", ["100,32", "100,32,128,x", "100,32,128,-1", "1,2,3,4,5"])
+def test_a_wrong_shape_names_the_dimensions(text):
+    function = next(f for f in cellgen.load("gru").interface.functions if f.team)
+    with pytest.raises(UsageError, match="expected T,B,I,H, for example 100,32,128,128"):
+        shape_of(function, text, 1, "float32")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--dtype", "float16"], "expected float32 or float64"),
+        (["--threads", "2"], "--threads decides nothing without --shape"),
+        (["--shape", "3"], "expected T,B,I,H"),
+    ],
+)
+def test_wrong_options_are_answered(options, message):
+    done = CliRunner().invoke(app, ["explain", "gru_block_cell", *options])
+    assert done.exit_code == USAGE
+    assert message in done.stderr
+
+
+def test_the_command_prints_text_and_json():
+    plain = CliRunner().invoke(app, ["explain", "lstm_peephole"])
+    assert plain.stdout == f"{explain(LSTMPeephole)}\n"
+    found = CliRunner().invoke(app, ["explain", "lstm_peephole", "--json"])
+    assert json.loads(found.stdout)["class"] == "dense"
