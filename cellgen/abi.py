@@ -102,6 +102,8 @@ class Interface:
             struct=f"{stem}_args_{suffix}",
             workspace_size=f"{stem}_workspace_size_{suffix}",
             plan=f"{stem}_plan_{suffix}",
+            pack=f"{stem}_pack_{suffix}",
+            packed_size=f"{stem}_packed_size_{suffix}",
         )
 
 
@@ -113,6 +115,8 @@ class Symbols:
     struct: str
     workspace_size: str
     plan: str
+    pack: str
+    packed_size: str
 
 
 @cache
@@ -198,6 +202,7 @@ OPTIONS = (
     "last",
     "window",
     "consume",
+    "packed",
     "plan",
 )
 """Members of ``cellgen_options`` there, in order."""
@@ -213,8 +218,8 @@ OVER_TIME_CDEF = "\n".join(
         _struct("cellgen_plan", (*(f"int64_t {n};" for n in PLAN), "cellgen_constants by;")),
         "typedef struct { const int64_t *lengths; const unsigned char *mask; "
         "const unsigned char *reset; const int64_t *strides; int64_t reverse; int64_t hold; "
-        "int64_t last; int64_t window; int64_t consume; const cellgen_plan *plan; } "
-        "cellgen_options;",
+        "int64_t last; int64_t window; int64_t consume; const void *packed; "
+        "const cellgen_plan *plan; } cellgen_options;",
     )
 )
 """What every kernel with functions over time declares first."""
@@ -237,6 +242,9 @@ def cdef(interface: Interface) -> str:
                 lines.append(f"int64_t {names.workspace_size}({size_parameters(function)});")
             if function.team:
                 lines.append(f"void {names.plan}({plan_parameters(function)});")
+                lines.append(f"int64_t {names.packed_size}({parameters});")
+                struct = f"const {names.struct} *args"
+                lines.append(f"int {names.pack}({parameters}, {struct}, void *packed);")
     if interface.has_team:
         create, destroy = interface.team_symbols
         lines += [f"void *{create}(int threads);", f"void {destroy}(void *team);"]

@@ -33,6 +33,7 @@ OPTION_NAMES = (
     "window",
     "bp_lim",
     "consume",
+    "packed",
     "save",
     "saved",
     "threads",

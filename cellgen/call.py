@@ -263,6 +263,14 @@ def take_workspace(where: str, size: int, dims: tuple[int, ...]) -> Memory:
     memory = _per_thread.memory
     if memory.bytes >= size:
         return memory
+    memory = new_memory(where, size, dims)
+    if size <= KEPT_WORKSPACE:
+        _per_thread.memory = memory
+    return memory
+
+
+def new_memory(where: str, size: int, dims: tuple[int, ...]) -> Memory:
+    """Return aligned bytes. Raises MemoryError."""
     try:
         owner = np.empty(size + WORKSPACE_ALIGNMENT, np.uint8)
     except (MemoryError, ValueError) as error:
@@ -272,10 +280,7 @@ def take_workspace(where: str, size: int, dims: tuple[int, ...]) -> Memory:
         ) from error
     address = owner.ctypes.data
     address += -address % WORKSPACE_ALIGNMENT
-    memory = Memory(_ffi.cast("void *", address), size, owner)
-    if size <= KEPT_WORKSPACE:
-        _per_thread.memory = memory
-    return memory
+    return Memory(_ffi.cast("void *", address), size, owner)
 
 
 def refuse_overlap(where: str, plan: Plan, struct: Pointer) -> None:

@@ -7,26 +7,36 @@ so that batch-first arrays and slices of larger ones are read and written in pla
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 import numpy as np
 
 from .abi import Argument, Function
-from .arguments import DTYPES, Checked, check_call, lengths, take_out, type_name
+from .arguments import (
+    DTYPES,
+    Checked,
+    as_scalar,
+    check_call,
+    lengths,
+    take_out,
+    type_name,
+)
 from .call import (
     KEPT_PLANS,
     KernelFunction,
+    Memory,
     Out,
     Owner,
     Plan,
     Pointer,
     defect,
     make_plan,
+    new_memory,
     refuse_overlap,
     take_workspace,
 )
-from .errors import ArgumentError
+from .errors import ArgumentError, CellgenError
 from .memory import empty
 from .plans import Constants, SequencePlan, choose
 from .results import Array, Results, result_class
@@ -62,9 +72,27 @@ class Options:
     window: int = 0
     consume: bool = False
     plan: SequencePlan | None = None
+    packed: Packed | None = None
 
 
 NONE = Options()
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Weights laid out for a kernel by ``kernel.pack``, for any number of calls.
+
+    ``arguments`` are the arrays that were packed; a call passes them on itself. Change one of them,
+    and it must be packed again.
+    """
+
+    cell: str
+    arguments: dict[str, object]
+    dims: dict[str, int]
+    memory: Memory
+
+    def __repr__(self) -> str:
+        return f"<packed weights of {self.cell}: {', '.join(self.arguments)}>"
 
 
 @dataclass(frozen=True)
@@ -293,10 +321,11 @@ class TimeFunction(KernelFunction):
                 bool(options.last_only),
                 int(window),
                 bool(options.consume),
+                ffi.NULL if options.packed is None else options.packed.memory.pointer,  # type: ignore[attr-defined]
                 how,
             ],
         )
-        return settings, (*arrays, how)
+        return settings, (*arrays, options.packed, how)
 
     def _lengths(self, given: object, steps: int, rows: int) -> Array | None:
         if given is None:
@@ -355,9 +384,12 @@ class SequenceForward(TimeFunction):
         zero_output_for_mask: bool = False,
         last_only: bool = False,
         plan: SequencePlan | None = None,
+        packed: Packed | None = None,
         **arguments: object,
     ) -> Results:
         """Compute all steps; see ``Options``. With ``save``, outputs over time are always formed.
+
+        ``packed`` stands for the weights and biases that ``kernel.pack`` was given.
 
         Raises ArgumentError, BuildError, MemoryError.
         """
@@ -370,6 +402,7 @@ class SequenceForward(TimeFunction):
             or batch_first
             or last_only
             or plan is not None
+            or packed is not None
         ):
             options = Options(
                 lengths,
@@ -380,10 +413,66 @@ class SequenceForward(TimeFunction):
                 zero_output_for_mask,
                 last_only and not save,
                 plan=plan,
+                packed=packed,
             )
+        if packed is not None:
+            self._take_packed(arguments, packed)
         found = self._run(arguments, out, options, threads, save=save)
         kept = tuple.__new__(self.saved, [found[n] for n in self._saves]) if save else None
         return tuple.__new__(self.result, [*(found.get(n) for n in self._fields), kept])
+
+    def pack(self, **weights: object) -> Packed:
+        """Lay out weights once for many calls: every weight and bias of the cell, by name.
+
+        Run-time scalars may be given too; a call takes those that were given here.
+
+        Raises ArgumentError, BuildError, MemoryError.
+        """
+        where = f"{self._kernel.name}.pack"
+        scalars = {name: weights.pop(name, default) for _, name, default in self._scalars}
+        scalars = {n: as_scalar(where, n, v, 0.0) for n, v in scalars.items()}
+        mine = tuple(
+            a for a in self.function.arguments if not a.is_scalar and not {"T", "B"} & set(a.shape)
+        )
+        view = replace(self.function, arguments=mine, results=())
+        known = [a for axes in mine for a in axes.shape]
+        dims = tuple(n for n in self.function.dims if any(n in axis for axis in known))
+        checked = check_call(where, replace(view, dims=dims), weights, {})
+        library = self._kernel.library()
+        ffi = library.ffi
+        suffix, c_type = DTYPES[checked.dtype]
+        symbols = self._kernel.interface.symbols(self.function, suffix)
+        numbers = [checked.dims.get(name, 0) for name in self.function.dims]
+        size = getattr(library.lib, symbols.packed_size)(*numbers)
+        memory = new_memory(where, size, tuple(numbers))
+        pointers: dict[str, object] = {
+            name: ffi.cast(f"{c_type} *", array.ctypes.data)
+            for name, array in checked.inputs.items()
+            if any(a.name == name and a.used for a in mine)
+        }
+        pointers |= {name: scalars[name] for place, name, _ in self._scalars if place >= 0}
+        struct = ffi.new(f"{symbols.struct} *", pointers)
+        code = getattr(library.lib, symbols.pack)(*numbers, struct, memory.pointer)
+        if code:
+            raise CellgenError(f"{where}: the compiled function returned {code}", code="kernel")
+        return Packed(self._kernel.name, {**checked.inputs, **scalars}, checked.dims, memory)
+
+    def _take_packed(self, arguments: dict[str, object], packed: Packed) -> None:
+        """Add the arrays that were packed. Raises ArgumentError for those of another cell."""
+        if not isinstance(packed, Packed) or packed.cell != self._kernel.name:
+            found = packed if isinstance(packed, Packed) else type_name(packed)
+            raise ArgumentError(
+                f"{self.__qualname__}: packed is {found}, expected what {self._kernel.name}.pack "
+                f"returns"
+            )
+        for name, array in packed.arguments.items():
+            given = arguments.get(name, array)
+            if given is not array and (isinstance(array, np.ndarray) or given != array):
+                raise ArgumentError(
+                    f"{self.__qualname__}: {name} is another array than the one that was packed, "
+                    f"expected that one or none; pack again, or leave {name} out"
+                )
+            arguments[name] = array
 
 
 class SequenceBackward(TimeFunction):

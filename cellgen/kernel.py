@@ -16,7 +16,7 @@ from .abi import Interface
 from .build import Built, Library, SourceFiles, build, load
 from .cache import digest
 from .call import KernelFunction
-from .call_over_time import SequenceBackward, SequenceForward, TimeFunction
+from .call_over_time import Packed, SequenceBackward, SequenceForward, TimeFunction
 from .errors import BuildError
 from .results import Results, result_class
 
@@ -92,6 +92,16 @@ class Kernel:
                 self._library = load(built.path)
                 self._built = built
             return self._built
+
+    def pack(self, **weights: object) -> Packed:
+        """Lay out weights once for many calls: ``sequence_forward(x=..., packed=...)``.
+
+        Takes every weight and bias of the cell by name. Raises ArgumentError, BuildError.
+        """
+        function = self.functions.get("sequence_forward")
+        if not isinstance(function, SequenceForward):
+            raise BuildError(f"{self.name}.pack: this cell has no sequence_forward to pack for")
+        return function.pack(**weights)
 
     def library(self) -> Library:
         """Return the loaded extension module, built first if need be. Raises BuildError."""

@@ -56,7 +56,7 @@ def symbols(interface: Interface) -> set[str]:
         for function in interface.functions:
             names = interface.symbols(function, suffix)
             found |= {names.call} | ({names.workspace_size} if function.workspace else set())
-            found |= {names.plan} if function.team else set()
+            found |= {names.plan, names.pack, names.packed_size} if function.team else set()
     return found
 
 

@@ -399,6 +399,50 @@ def test_nothing_to_do(shape):
     assert not backward.d_u_n.any()
 
 
+@cells
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("sizes", [{}, {"T": 1}, {"B": 1}, {"B": 40}])
+def test_packed_weights_give_the_same_bits(cell, threads, sizes):
+    kernel = kernel_of(cell)
+    arguments = draw(kernel.sequence_forward.function, 0, sizes={**SIZES, **sizes})
+    timed = {a.name: {"T", "B"} & set(a.shape) for a in kernel.sequence_forward.function.arguments}
+    weights = {n: a for n, a in arguments.items() if not timed[n]}
+    rest = {n: a for n, a in arguments.items() if timed[n]}
+    packed = kernel.pack(**weights)
+    expected = kernel.sequence_forward(**arguments, threads=threads)
+    for _ in range(2):
+        found = kernel.sequence_forward(**rest, packed=packed, threads=threads)
+        assert np.array_equal(found.h, expected.h)
+    assert packed.memory.bytes > 0
+    library = kernel.library()
+    size = getattr(library.lib, f"{kernel.name}_sequence_forward_workspace_size_f64")
+    dims = [{**SIZES, **sizes}[d] for d in kernel.sequence_forward.function.dims]
+    options = library.ffi.new("cellgen_options *", {"packed": packed.memory.pointer})
+    assert size(*dims, library.ffi.NULL) - size(*dims, options) == packed.memory.bytes
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda k, w: k.pack(**{n: a for n, a in w.items() if n != "u_n"}), "u_n is missing"),
+        (lambda k, w: k.pack(**w, x=np.zeros((1, 1, 3))), "unknown argument 'x'"),
+        (lambda k, w: k.pack(**{**w, "u_n": np.zeros((18, 17))}), "u_n has shape"),
+        (lambda k, w: kernel_of(LSTM).sequence_forward(packed=k.pack(**w)), "expected what lstm"),
+        (lambda k, w: k.sequence_forward(packed=w), "packed is dict, expected what gru.pack"),
+        (
+            lambda k, w: k.sequence_forward(packed=k.pack(**w), u_n=w["u_n"].copy()),
+            "u_n is another array than the one that was packed",
+        ),
+    ],
+)
+def test_wrong_packed_weights_are_refused(change, message):
+    kernel = kernel_of(GRU)
+    arguments = draw(kernel.sequence_forward.function, 0)
+    weights = {n: a for n, a in arguments.items() if n not in ("x", "h_prev")}
+    with pytest.raises(ArgumentError, match=message):
+        change(kernel, weights)
+
+
 # --- errors -----------------------------------------------------------------------------------
 
 WRONG = {

@@ -173,6 +173,8 @@ class SequenceContext:
     dims: list[str]
     required: list[str]
     memory: list[MemoryContext]
+    panels: list[MemoryContext]
+    packs_from: list[str]
     zeros: str
     parts: list[PartContext]
     links: list[LinkContext]
@@ -208,6 +210,7 @@ class _Function:
     signature: Signature
     part_names: tuple[str, ...]
     memory: dict[str, MemoryContext] = field(default_factory=dict)
+    panels: list[MemoryContext] = field(default_factory=list)
 
     def context(self) -> SequenceContext:
         definition = self.schedule.programs.definition
@@ -233,7 +236,13 @@ class _Function:
             parameters=", ".join(f"int64_t {c_dim(dim)}" for dim in self.signature.dims),
             dims=[c_dim(dim) for dim in self.signature.dims],
             required=required,
-            memory=list(self.memory.values()),
+            memory=[item for item in self.memory.values() if item not in self.panels],
+            panels=self.panels,
+            packs_from=[
+                a.name
+                for a in self.signature.struct_members
+                if not a.is_scalar and not {"T", "B"} & set(a.shape)
+            ],
             zeros=zeros,
             parts=parts,
             links=links,
@@ -358,7 +367,10 @@ class _Function:
         for kind, own in (("fixed", programs.fixed), ("total", programs.totals)):
             if value in own:
                 note = {"fixed": "of weights alone", "total": "summed over all steps"}[kind]
-                return self.add_memory(f"{kind}_{value.name}", _count(value.shape), note)
+                place = self.add_memory(f"{kind}_{value.name}", _count(value.shape), note)
+                if kind == "fixed":
+                    self.keep_packed(f"fixed_{value.name}")
+                return place
         return f"memory->args->{value.name}"
 
     def _once(self, name: str, function: PlannedFunction | None) -> OnceContext | None:
@@ -387,6 +399,12 @@ class _Function:
     ) -> str:
         self.memory.setdefault(name, MemoryContext(name, count, note, kind, when))
         return f"memory->{name}"
+
+    def keep_packed(self, name: str) -> None:
+        """Let an array of the workspace be part of what is packed for many calls."""
+        item = self.memory[name]
+        if item not in self.panels:
+            self.panels.append(item)
 
     def _part(self, name: str) -> PartContext:
         part: Part = getattr(self.schedule, name)
@@ -475,6 +493,8 @@ class _OnceWriter(StepWriter):
             if buffer.kind is Kind.WORKSPACE:
                 name = f"{function.name}_{buffer.name}"
                 self.memory[buffer] = owner.add_memory(name, _count(buffer.shape), "of weights")
+                if function.name == "prologue":
+                    owner.keep_packed(name)
 
 
 class _PartWriter(LoopWriter):
@@ -770,7 +790,7 @@ class _PartWriter(LoopWriter):
             f"cg_panels_size({inner}, {len(weights)}, {c_axis(group.units)}, "
             f"CELLGEN_SLOT_VECTORS({widest}))"
         )
-        self.function.add_memory(panel, count, "packed weights")
+        self.function.panels.append(MemoryContext(panel, count, "packed weights"))
         self.panel_sizes.append(count)
         return RunContext(
             packs=packs,

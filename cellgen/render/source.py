@@ -96,6 +96,8 @@ class StructContext:
     call: str
     workspace_size: str
     plan: str
+    packed_size: str
+    pack: str
     parameters: str
     size_parameters: str
     text: str
@@ -140,6 +142,8 @@ def _structs(interface: Interface) -> list[StructContext]:
                     call=names.call,
                     workspace_size=names.workspace_size if function.workspace else "",
                     plan=f"{names.plan}({plan_parameters(function)})" if function.team else "",
+                    packed_size=names.packed_size if function.team else "",
+                    pack=names.pack if function.team else "",
                     parameters=c_parameters(function),
                     size_parameters=size_parameters(function),
                     text=function.text,

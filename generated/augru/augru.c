@@ -394,6 +394,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(augru_sequence_forward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -650,22 +651,22 @@ static void CELLGEN_NAME(augru_sequence_forward_task)(int thread, int threads, v
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_n, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w_u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_1);
-    if (!memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
         cg_pack_slot(nI, memory->args->w_r, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_1);
-    if (!memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->u_u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_2);
-    if (!memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->u_r, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_2);
-    if (!memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->u_n, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_2);
     cellgen_team_barrier(memory->team, thread);
@@ -701,6 +702,18 @@ static void CELLGEN_NAME(augru_sequence_forward_task)(int thread, int threads, v
     }
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(augru_sequence_forward_place_packed)(
+    CELLGEN_NAME(augru_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 3, nH, CELLGEN_SLOT_VECTORS(3)));
+    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nH, 3, nH, CELLGEN_SLOT_VECTORS(3)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(augru_sequence_forward_place)(
     CELLGEN_NAME(augru_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
@@ -711,11 +724,9 @@ static int64_t CELLGEN_NAME(augru_sequence_forward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(augru_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 3, nH, CELLGEN_SLOT_VECTORS(3)));
-    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nH, 3, nH, CELLGEN_SLOT_VECTORS(3)));
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 3, nH, CELLGEN_SLOT_VECTORS(3)));
     CELLGEN_PLACE(memory->forward_h_prev_u_n, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_sigmoid_sigmoid_pre, real, 1, nB * nH);
@@ -747,6 +758,57 @@ int64_t CELLGEN_NAME(augru_sequence_forward_workspace_size)(int64_t nT, int64_t 
     CELLGEN_NAME(augru_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(augru_sequence_forward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(augru_sequence_forward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    CELLGEN_NAME(augru_sequence_forward_memory) none;
+    return CELLGEN_NAME(augru_sequence_forward_place_packed)(&none, nT, nB, nI, nH, 0);
+}
+
+int CELLGEN_NAME(augru_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(augru_sequence_forward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->w_u) return CELLGEN_NULL_POINTER;
+    if (!args->u_u) return CELLGEN_NULL_POINTER;
+    if (!args->b_u) return CELLGEN_NULL_POINTER;
+    if (!args->w_r) return CELLGEN_NULL_POINTER;
+    if (!args->u_r) return CELLGEN_NULL_POINTER;
+    if (!args->b_r) return CELLGEN_NULL_POINTER;
+    if (!args->w_n) return CELLGEN_NULL_POINTER;
+    if (!args->u_n) return CELLGEN_NULL_POINTER;
+    if (!args->b_n) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(augru_sequence_forward_memory) here, *const memory = &here;
+    CELLGEN_NAME(augru_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_n, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_u, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_1);
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_r, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_1);
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_u, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_2);
+    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_r, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_2);
+    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_n, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_2);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(augru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -791,6 +853,8 @@ int CELLGEN_NAME(augru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(augru_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
@@ -810,7 +874,7 @@ int CELLGEN_NAME(augru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(augru_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -829,6 +893,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(augru_sequence_backward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -838,6 +903,12 @@ typedef struct {
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
     cg_series series_d_a, across_d_a;
+    real *reverse_2_panel_1; /* packed weights */
+    real *reverse_2_panel_2; /* packed weights */
+    real *reverse_2_panel_3; /* packed weights */
+    real *deferred_8_panel_1; /* packed weights */
+    real *deferred_8_panel_2; /* packed weights */
+    real *deferred_8_panel_3; /* packed weights */
     real *reverse_d_h_in; /* of one step */
     real *reverse_u; /* of one step */
     real *d_n_pre_time; /* kept at every step */
@@ -845,12 +916,6 @@ typedef struct {
     real *d_r_pre_time; /* kept at every step */
     real *d_u_time; /* kept at every step */
     real *d_sigmoid_pre_time; /* kept at every step */
-    real *reverse_2_panel_1; /* packed weights */
-    real *reverse_2_panel_2; /* packed weights */
-    real *reverse_2_panel_3; /* packed weights */
-    real *deferred_8_panel_1; /* packed weights */
-    real *deferred_8_panel_2; /* packed weights */
-    real *deferred_8_panel_3; /* packed weights */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
@@ -1344,22 +1409,22 @@ static void CELLGEN_NAME(augru_sequence_backward_task)(int thread, int threads, 
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->u_n, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->u_r, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->u_u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_r, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_2);
-    if (!memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_u, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_3);
     if (0 % threads == thread)
@@ -1440,6 +1505,22 @@ static void CELLGEN_NAME(augru_sequence_backward_task)(int thread, int threads, 
     }
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(augru_sequence_backward_place_packed)(
+    CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_2_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_2_panel_3, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_8_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_8_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_8_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(augru_sequence_backward_place)(
     CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
@@ -1450,7 +1531,7 @@ static int64_t CELLGEN_NAME(augru_sequence_backward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(augru_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
@@ -1460,12 +1541,6 @@ static int64_t CELLGEN_NAME(augru_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_r_pre_time, real, !consume, nT * nB * nH);
     CELLGEN_PLACE(memory->d_u_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_sigmoid_pre_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->reverse_2_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->reverse_2_panel_3, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_8_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_8_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_8_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
@@ -1496,6 +1571,54 @@ int64_t CELLGEN_NAME(augru_sequence_backward_workspace_size)(int64_t nT, int64_t
     CELLGEN_NAME(augru_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(augru_sequence_backward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(augru_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    CELLGEN_NAME(augru_sequence_backward_memory) none;
+    return CELLGEN_NAME(augru_sequence_backward_place_packed)(&none, nT, nB, nI, nH, 0);
+}
+
+int CELLGEN_NAME(augru_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(augru_sequence_backward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->w_u) return CELLGEN_NULL_POINTER;
+    if (!args->u_u) return CELLGEN_NULL_POINTER;
+    if (!args->w_r) return CELLGEN_NULL_POINTER;
+    if (!args->u_r) return CELLGEN_NULL_POINTER;
+    if (!args->w_n) return CELLGEN_NULL_POINTER;
+    if (!args->u_n) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(augru_sequence_backward_memory) here, *const memory = &here;
+    CELLGEN_NAME(augru_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_n, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_r, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nH, memory->args->u_u, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_r, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_2);
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_u, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_3);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(augru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -1552,6 +1675,8 @@ int CELLGEN_NAME(augru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, in
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(augru_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 12 : 0, nT, nB,
@@ -1581,7 +1706,7 @@ int CELLGEN_NAME(augru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, in
     if (options && options->consume) here.d_r_pre_time = (real *)(uintptr_t)args->n;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(augru_sequence_backward_task), &here);
     return CELLGEN_OK;

@@ -488,6 +488,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(cfc_sequence_forward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -496,10 +497,10 @@ typedef struct {
     cg_series series_h;
     real *forward_1_panel_1; /* packed weights */
     real *forward_1_panel_2; /* packed weights */
+    real *forward_2_panel_1; /* packed weights */
     real *forward_1_hoisted; /* products of a window of steps */
     real *forward_tanh_tanh_pre; /* of one step */
     real *forward_q; /* of one step */
-    real *forward_2_panel_1; /* packed weights */
     real *forward_f; /* of one step */
     real *forward_g; /* of one step */
     real *forward_k; /* of one step */
@@ -791,19 +792,19 @@ static void CELLGEN_NAME(cfc_sequence_forward_task)(int thread, int threads, voi
     const int64_t nH = memory->nH;
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_bb, nM, 0, nM,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_bb + nI * nM, nM, 0, nM,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
-    if (!memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
         cg_pack_slot(nM, memory->args->w_f, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_2_panel_1);
-    if (!memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
         cg_pack_slot(nM, memory->args->w_g, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_2_panel_1);
-    if (!memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
         cg_pack_slot(nM, memory->args->w_k, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_2_panel_1);
     cellgen_team_barrier(memory->team, thread);
@@ -841,6 +842,19 @@ static void CELLGEN_NAME(cfc_sequence_forward_task)(int thread, int threads, voi
     }
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(cfc_sequence_forward_place_packed)(
+    CELLGEN_NAME(cfc_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
+    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 1, nM, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nH, 1, nM, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->forward_2_panel_1, real, 1, cg_panels_size(nM, 3, nH, CELLGEN_SLOT_VECTORS(3)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(cfc_sequence_forward_place)(
     CELLGEN_NAME(cfc_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, const cellgen_options *options,
@@ -851,15 +865,12 @@ static int64_t CELLGEN_NAME(cfc_sequence_forward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(cfc_sequence_forward_place_packed)(memory, nT, nB, nI, nH, nM, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 1, nM, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nH, 1, nM, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 1, nM, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_tanh_tanh_pre, real, 1, nB * nM);
     CELLGEN_PLACE(memory->forward_q, real, 1, nB * nM);
-    CELLGEN_PLACE(memory->forward_2_panel_1, real, 1, cg_panels_size(nM, 3, nH, CELLGEN_SLOT_VECTORS(3)));
     CELLGEN_PLACE(memory->forward_f, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_g, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_k, real, 1, nB * nH);
@@ -889,6 +900,54 @@ int64_t CELLGEN_NAME(cfc_sequence_forward_workspace_size)(int64_t nT, int64_t nB
     CELLGEN_NAME(cfc_sequence_forward_plan)(nT, nB, nI, nH, nM, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(cfc_sequence_forward_place)(&none, nT, nB, nI, nH, nM, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(cfc_sequence_forward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM)
+{
+    CELLGEN_NAME(cfc_sequence_forward_memory) none;
+    return CELLGEN_NAME(cfc_sequence_forward_place_packed)(&none, nT, nB, nI, nH, nM, 0);
+}
+
+int CELLGEN_NAME(cfc_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM,
+    const CELLGEN_NAME(cfc_sequence_forward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0 || nM < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->w_bb) return CELLGEN_NULL_POINTER;
+    if (!args->b_bb) return CELLGEN_NULL_POINTER;
+    if (!args->w_f) return CELLGEN_NULL_POINTER;
+    if (!args->b_f) return CELLGEN_NULL_POINTER;
+    if (!args->w_g) return CELLGEN_NULL_POINTER;
+    if (!args->b_g) return CELLGEN_NULL_POINTER;
+    if (!args->w_k) return CELLGEN_NULL_POINTER;
+    if (!args->b_k) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(cfc_sequence_forward_memory) here, *const memory = &here;
+    CELLGEN_NAME(cfc_sequence_forward_place_packed)(&here, nT, nB, nI, nH, nM, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    here.nM = nM;
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_bb, nM, 0, nM,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_bb + nI * nM, nM, 0, nM,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nM, memory->args->w_f, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_2_panel_1);
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+        cg_pack_slot(nM, memory->args->w_g, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_2_panel_1);
+    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+        cg_pack_slot(nM, memory->args->w_k, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_2_panel_1);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(cfc_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM,
@@ -933,6 +992,8 @@ int CELLGEN_NAME(cfc_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(cfc_sequence_forward_place_packed)(&here, nT, nB, nI, nH, nM, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
@@ -952,7 +1013,7 @@ int CELLGEN_NAME(cfc_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(cfc_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -972,6 +1033,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(cfc_sequence_backward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -981,19 +1043,19 @@ typedef struct {
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
     cg_series series_d_ts, across_d_ts;
+    real *reverse_2_panel_1; /* packed weights */
+    real *reverse_2_panel_2; /* packed weights */
+    real *reverse_2_panel_3; /* packed weights */
+    real *reverse_3_panel_1; /* packed weights */
+    real *deferred_8_panel_1; /* packed weights */
     real *d_s_pre_time; /* kept at every step */
     real *d_k_pre_time; /* kept at every step */
     real *d_g_pre_time; /* kept at every step */
     real *d_f_time; /* kept at every step */
-    real *reverse_2_panel_1; /* packed weights */
-    real *reverse_2_panel_2; /* packed weights */
-    real *reverse_2_panel_3; /* packed weights */
     real *d_tanh_pre_time; /* kept at every step */
     real *d_h_prev_w_bb_time; /* kept at every step */
-    real *reverse_3_panel_1; /* packed weights */
     real *deferred_q; /* of a chunk */
     real *deferred_d_b_bb_terms; /* of a chunk */
-    real *deferred_8_panel_1; /* packed weights */
     real *d_h_prev_pair; /* gradient between two steps */
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
@@ -1545,19 +1607,19 @@ static void CELLGEN_NAME(cfc_sequence_backward_task)(int thread, int threads, vo
     const int64_t nH = memory->nH;
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_k, nH, 1, nM,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_g, nH, 1, nM,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_f, nH, 1, nM,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
-    if (!memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
         cg_pack_slot(nM, memory->args->w_bb + nI * nM, nM, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nM, memory->args->w_bb, nM, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
     if (0 % threads == thread)
@@ -1638,6 +1700,21 @@ static void CELLGEN_NAME(cfc_sequence_backward_task)(int thread, int threads, vo
     }
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(cfc_sequence_backward_place_packed)(
+    CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
+    CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(nH, 1, nM, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_2_panel_2, real, 1, cg_panels_size(nH, 1, nM, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_2_panel_3, real, 1, cg_panels_size(nH, 1, nM, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(nM, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_8_panel_1, real, 1, cg_panels_size(nM, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(cfc_sequence_backward_place)(
     CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, const cellgen_options *options,
@@ -1648,22 +1725,17 @@ static int64_t CELLGEN_NAME(cfc_sequence_backward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(cfc_sequence_backward_place_packed)(memory, nT, nB, nI, nH, nM, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->d_s_pre_time, real, !consume, nT * nB * nH);
     CELLGEN_PLACE(memory->d_k_pre_time, real, !consume, nT * nB * nH);
     CELLGEN_PLACE(memory->d_g_pre_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_f_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(nH, 1, nM, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->reverse_2_panel_2, real, 1, cg_panels_size(nH, 1, nM, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->reverse_2_panel_3, real, 1, cg_panels_size(nH, 1, nM, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_tanh_pre_time, real, 1, nT * nB * nM);
     CELLGEN_PLACE(memory->d_h_prev_w_bb_time, real, 1, nT * nB * nM);
-    CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(nM, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->deferred_q, real, 1, chunk_rows * nM);
     CELLGEN_PLACE(memory->deferred_d_b_bb_terms, real, 1, chunk_rows * nM);
-    CELLGEN_PLACE(memory->deferred_8_panel_1, real, 1, cg_panels_size(nM, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
@@ -1693,6 +1765,50 @@ int64_t CELLGEN_NAME(cfc_sequence_backward_workspace_size)(int64_t nT, int64_t n
     CELLGEN_NAME(cfc_sequence_backward_plan)(nT, nB, nI, nH, nM, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(cfc_sequence_backward_place)(&none, nT, nB, nI, nH, nM, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(cfc_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM)
+{
+    CELLGEN_NAME(cfc_sequence_backward_memory) none;
+    return CELLGEN_NAME(cfc_sequence_backward_place_packed)(&none, nT, nB, nI, nH, nM, 0);
+}
+
+int CELLGEN_NAME(cfc_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM,
+    const CELLGEN_NAME(cfc_sequence_backward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0 || nM < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->w_bb) return CELLGEN_NULL_POINTER;
+    if (!args->w_f) return CELLGEN_NULL_POINTER;
+    if (!args->w_g) return CELLGEN_NULL_POINTER;
+    if (!args->w_k) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(cfc_sequence_backward_memory) here, *const memory = &here;
+    CELLGEN_NAME(cfc_sequence_backward_place_packed)(&here, nT, nB, nI, nH, nM, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    here.nM = nM;
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_k, nH, 1, nM,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_g, nH, 1, nM,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_f, nH, 1, nM,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+        cg_pack_slot(nM, memory->args->w_bb + nI * nM, nM, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nM, memory->args->w_bb, nM, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(cfc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM,
@@ -1747,6 +1863,8 @@ int CELLGEN_NAME(cfc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(cfc_sequence_backward_place_packed)(&here, nT, nB, nI, nH, nM, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 12 : 0, nT, nB,
@@ -1775,7 +1893,7 @@ int CELLGEN_NAME(cfc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     if (options && options->consume) here.d_k_pre_time = (real *)(uintptr_t)args->k;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(cfc_sequence_backward_task), &here);
     return CELLGEN_OK;

@@ -419,6 +419,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(fast_grnn_sequence_forward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -646,12 +647,12 @@ static void CELLGEN_NAME(fast_grnn_sequence_forward_task)(int thread, int thread
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (thread == 0) CELLGEN_NAME(fast_grnn_sequence_forward_prologue)(memory);
+    if (!memory->packed && thread == 0) CELLGEN_NAME(fast_grnn_sequence_forward_prologue)(memory);
     cellgen_team_barrier(memory->team, thread);
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
     cellgen_team_barrier(memory->team, thread);
@@ -687,6 +688,20 @@ static void CELLGEN_NAME(fast_grnn_sequence_forward_task)(int thread, int thread
     }
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(fast_grnn_sequence_forward_place_packed)(
+    CELLGEN_NAME(fast_grnn_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    CELLGEN_PLACE(memory->fixed_sigmoid_zeta, real, 1, 1);
+    CELLGEN_PLACE(memory->fixed_sigmoid_nu, real, 1, 1);
+    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(fast_grnn_sequence_forward_place)(
     CELLGEN_NAME(fast_grnn_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
@@ -697,13 +712,9 @@ static int64_t CELLGEN_NAME(fast_grnn_sequence_forward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(fast_grnn_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->fixed_sigmoid_zeta, real, 1, 1);
-    CELLGEN_PLACE(memory->fixed_sigmoid_nu, real, 1, 1);
-    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_s, real, 1, nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
@@ -731,6 +742,43 @@ int64_t CELLGEN_NAME(fast_grnn_sequence_forward_workspace_size)(int64_t nT, int6
     CELLGEN_NAME(fast_grnn_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(fast_grnn_sequence_forward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(fast_grnn_sequence_forward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    CELLGEN_NAME(fast_grnn_sequence_forward_memory) none;
+    return CELLGEN_NAME(fast_grnn_sequence_forward_place_packed)(&none, nT, nB, nI, nH, 0);
+}
+
+int CELLGEN_NAME(fast_grnn_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(fast_grnn_sequence_forward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->w) return CELLGEN_NULL_POINTER;
+    if (!args->u) return CELLGEN_NULL_POINTER;
+    if (!args->b_z) return CELLGEN_NULL_POINTER;
+    if (!args->b_h) return CELLGEN_NULL_POINTER;
+    if (!args->zeta) return CELLGEN_NULL_POINTER;
+    if (!args->nu) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(fast_grnn_sequence_forward_memory) here, *const memory = &here;
+    CELLGEN_NAME(fast_grnn_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    CELLGEN_NAME(fast_grnn_sequence_forward_prologue)(memory);
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nI, memory->args->w, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nH, memory->args->u, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(fast_grnn_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -771,6 +819,8 @@ int CELLGEN_NAME(fast_grnn_sequence_forward)(int64_t nT, int64_t nB, int64_t nI,
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(fast_grnn_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 4 : 0, nT, nB,
@@ -787,7 +837,7 @@ int CELLGEN_NAME(fast_grnn_sequence_forward)(int64_t nT, int64_t nB, int64_t nI,
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(fast_grnn_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -806,6 +856,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(fast_grnn_sequence_backward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -815,15 +866,15 @@ typedef struct {
     cg_series series_d_x, across_d_x;
     real *fixed_sigmoid_zeta; /* of weights alone */
     real *fixed_sigmoid_nu; /* of weights alone */
+    real *reverse_2_panel_1; /* packed weights */
+    real *deferred_4_panel_1; /* packed weights */
     real *d_h_in_time; /* kept at every step */
     real *reverse_z; /* of one step */
     real *d_h_bar_pre_time; /* kept at every step */
     real *d_z_pre_time; /* kept at every step */
     real *d_s_time; /* kept at every step */
-    real *reverse_2_panel_1; /* packed weights */
     real *total_d_sigmoid_nu; /* summed over all steps */
     real *total_d_sigmoid_zeta; /* summed over all steps */
-    real *deferred_4_panel_1; /* packed weights */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
@@ -1254,12 +1305,12 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_task)(int thread, int threa
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (thread == 0) CELLGEN_NAME(fast_grnn_sequence_backward_prologue)(memory);
+    if (!memory->packed && thread == 0) CELLGEN_NAME(fast_grnn_sequence_backward_prologue)(memory);
     cellgen_team_barrier(memory->team, thread);
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     if (0 % threads == thread)
@@ -1327,6 +1378,20 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_task)(int thread, int threa
     if (thread == 0) CELLGEN_NAME(fast_grnn_sequence_backward_epilogue)(memory);
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(fast_grnn_sequence_backward_place_packed)(
+    CELLGEN_NAME(fast_grnn_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    CELLGEN_PLACE(memory->fixed_sigmoid_zeta, real, 1, 1);
+    CELLGEN_PLACE(memory->fixed_sigmoid_nu, real, 1, 1);
+    CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_4_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(fast_grnn_sequence_backward_place)(
     CELLGEN_NAME(fast_grnn_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
@@ -1337,20 +1402,16 @@ static int64_t CELLGEN_NAME(fast_grnn_sequence_backward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(fast_grnn_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->fixed_sigmoid_zeta, real, 1, 1);
-    CELLGEN_PLACE(memory->fixed_sigmoid_nu, real, 1, 1);
     CELLGEN_PLACE(memory->d_h_in_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->reverse_z, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_h_bar_pre_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_z_pre_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_s_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->total_d_sigmoid_nu, real, 1, 1);
     CELLGEN_PLACE(memory->total_d_sigmoid_zeta, real, 1, 1);
-    CELLGEN_PLACE(memory->deferred_4_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
@@ -1379,6 +1440,43 @@ int64_t CELLGEN_NAME(fast_grnn_sequence_backward_workspace_size)(int64_t nT, int
     CELLGEN_NAME(fast_grnn_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(fast_grnn_sequence_backward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(fast_grnn_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    CELLGEN_NAME(fast_grnn_sequence_backward_memory) none;
+    return CELLGEN_NAME(fast_grnn_sequence_backward_place_packed)(&none, nT, nB, nI, nH, 0);
+}
+
+int CELLGEN_NAME(fast_grnn_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(fast_grnn_sequence_backward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->w) return CELLGEN_NULL_POINTER;
+    if (!args->u) return CELLGEN_NULL_POINTER;
+    if (!args->b_z) return CELLGEN_NULL_POINTER;
+    if (!args->b_h) return CELLGEN_NULL_POINTER;
+    if (!args->zeta) return CELLGEN_NULL_POINTER;
+    if (!args->nu) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(fast_grnn_sequence_backward_memory) here, *const memory = &here;
+    CELLGEN_NAME(fast_grnn_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    CELLGEN_NAME(fast_grnn_sequence_backward_prologue)(memory);
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->u, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->w, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(fast_grnn_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -1427,6 +1525,8 @@ int CELLGEN_NAME(fast_grnn_sequence_backward)(int64_t nT, int64_t nB, int64_t nI
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(fast_grnn_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 8 : 0, nT, nB,
@@ -1447,7 +1547,7 @@ int CELLGEN_NAME(fast_grnn_sequence_backward)(int64_t nT, int64_t nB, int64_t nI
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(fast_grnn_sequence_backward_task), &here);
     return CELLGEN_OK;

@@ -364,6 +364,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(gru_block_cell_sequence_forward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -374,10 +375,10 @@ typedef struct {
     cg_series series_h;
     real *forward_1_panel_1; /* packed weights */
     real *forward_1_panel_2; /* packed weights */
-    real *forward_1_hoisted; /* products of a window of steps */
-    real *forward_h_prev_r; /* of one step */
     real *forward_2_panel_1; /* packed weights */
     real *forward_2_panel_2; /* packed weights */
+    real *forward_1_hoisted; /* products of a window of steps */
+    real *forward_h_prev_r; /* of one step */
     real *forward_2_hoisted; /* products of a window of steps */
     real *now_h_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
@@ -688,22 +689,22 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_task)(int thread, int t
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_ru, 2 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w_ru + nH, 2 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
-    if (!memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_2);
-    if (!memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_ru + nI * (2 * nH) + nH, 2 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_2);
-    if (!memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
         cg_pack_slot(nI, memory->args->w_c, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-    if (!memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->w_c + nI * nH, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
     cellgen_team_barrier(memory->team, thread);
@@ -743,6 +744,20 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_task)(int thread, int t
     }
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(gru_block_cell_sequence_forward_place_packed)(
+    CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 2, nH, CELLGEN_SLOT_VECTORS(2)));
+    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nH, 2, nH, CELLGEN_SLOT_VECTORS(2)));
+    CELLGEN_PLACE(memory->forward_2_panel_1, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->forward_2_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(gru_block_cell_sequence_forward_place)(
     CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
@@ -753,15 +768,11 @@ static int64_t CELLGEN_NAME(gru_block_cell_sequence_forward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(gru_block_cell_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 2, nH, CELLGEN_SLOT_VECTORS(2)));
-    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nH, 2, nH, CELLGEN_SLOT_VECTORS(2)));
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 2, nH, CELLGEN_SLOT_VECTORS(2)));
     CELLGEN_PLACE(memory->forward_h_prev_r, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_2_panel_1, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_2_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_2_hoisted, real, 1, window_rows * cg_panels_size(1, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
@@ -791,6 +802,52 @@ int64_t CELLGEN_NAME(gru_block_cell_sequence_forward_workspace_size)(int64_t nT,
     CELLGEN_NAME(gru_block_cell_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(gru_block_cell_sequence_forward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(gru_block_cell_sequence_forward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    CELLGEN_NAME(gru_block_cell_sequence_forward_memory) none;
+    return CELLGEN_NAME(gru_block_cell_sequence_forward_place_packed)(&none, nT, nB, nI, nH, 0);
+}
+
+int CELLGEN_NAME(gru_block_cell_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(gru_block_cell_sequence_forward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->w_ru) return CELLGEN_NULL_POINTER;
+    if (!args->w_c) return CELLGEN_NULL_POINTER;
+    if (!args->b_ru) return CELLGEN_NULL_POINTER;
+    if (!args->b_c) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(gru_block_cell_sequence_forward_memory) here, *const memory = &here;
+    CELLGEN_NAME(gru_block_cell_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_ru, 2 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_ru + nH, 2 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_2);
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_ru + nI * (2 * nH) + nH, 2 * nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_2);
+    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_c, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
+    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_c + nI * nH, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(gru_block_cell_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -832,6 +889,8 @@ int CELLGEN_NAME(gru_block_cell_sequence_forward)(int64_t nT, int64_t nB, int64_
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(gru_block_cell_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 10 : 0, nT, nB,
@@ -857,7 +916,7 @@ int CELLGEN_NAME(gru_block_cell_sequence_forward)(int64_t nT, int64_t nB, int64_
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(gru_block_cell_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -876,6 +935,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(gru_block_cell_sequence_backward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -889,15 +949,15 @@ typedef struct {
     cg_series series_d_c;
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
+    real *reverse_2_panel_1; /* packed weights */
+    real *reverse_3_panel_1; /* packed weights */
+    real *deferred_7_panel_1; /* packed weights */
+    real *deferred_7_panel_2; /* packed weights */
     real *reverse_d_h_in; /* of one step */
     real *d_c_bar_time; /* kept at every step */
     real *d_r_bar_u_bar_time; /* kept at every step */
-    real *reverse_2_panel_1; /* packed weights */
     real *reverse_d_h_prev_r; /* of one step */
-    real *reverse_3_panel_1; /* packed weights */
     real *deferred_h_prev_r; /* of a chunk */
-    real *deferred_7_panel_1; /* packed weights */
-    real *deferred_7_panel_2; /* packed weights */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
@@ -1430,16 +1490,16 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_task)(int thread, int 
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_c + nI * nH, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(2 * nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_c, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(2 * nH, memory->args->w_ru, 2 * nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_2);
     if (0 % threads == thread)
@@ -1510,6 +1570,20 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_task)(int thread, int 
     }
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(gru_block_cell_sequence_backward_place_packed)(
+    CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(2 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_7_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_7_panel_2, real, 1, cg_panels_size(2 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(gru_block_cell_sequence_backward_place)(
     CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
@@ -1520,18 +1594,14 @@ static int64_t CELLGEN_NAME(gru_block_cell_sequence_backward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(gru_block_cell_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_c_bar_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_r_bar_u_bar_time, real, 1, nT * nB * (2 * nH));
-    CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_d_h_prev_r, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(2 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->deferred_h_prev_r, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_7_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_7_panel_2, real, 1, cg_panels_size(2 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
@@ -1561,6 +1631,44 @@ int64_t CELLGEN_NAME(gru_block_cell_sequence_backward_workspace_size)(int64_t nT
     CELLGEN_NAME(gru_block_cell_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(gru_block_cell_sequence_backward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(gru_block_cell_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    CELLGEN_NAME(gru_block_cell_sequence_backward_memory) none;
+    return CELLGEN_NAME(gru_block_cell_sequence_backward_place_packed)(&none, nT, nB, nI, nH, 0);
+}
+
+int CELLGEN_NAME(gru_block_cell_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->w_ru) return CELLGEN_NULL_POINTER;
+    if (!args->w_c) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(gru_block_cell_sequence_backward_memory) here, *const memory = &here;
+    CELLGEN_NAME(gru_block_cell_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_c + nI * nH, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(2 * nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_c, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(2 * nH, memory->args->w_ru, 2 * nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_2);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(gru_block_cell_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -1605,6 +1713,8 @@ int CELLGEN_NAME(gru_block_cell_sequence_backward)(int64_t nT, int64_t nB, int64
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(gru_block_cell_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 20 : 0, nT, nB,
@@ -1638,7 +1748,7 @@ int CELLGEN_NAME(gru_block_cell_sequence_backward)(int64_t nT, int64_t nB, int64
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(gru_block_cell_sequence_backward_task), &here);
     return CELLGEN_OK;

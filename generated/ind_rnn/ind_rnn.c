@@ -198,6 +198,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(ind_rnn_sequence_forward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -337,7 +338,7 @@ static void CELLGEN_NAME(ind_rnn_sequence_forward_task)(int thread, int threads,
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
     cellgen_team_barrier(memory->team, thread);
@@ -371,6 +372,17 @@ static void CELLGEN_NAME(ind_rnn_sequence_forward_task)(int thread, int threads,
     }
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(ind_rnn_sequence_forward_place_packed)(
+    CELLGEN_NAME(ind_rnn_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(ind_rnn_sequence_forward_place)(
     CELLGEN_NAME(ind_rnn_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
@@ -381,10 +393,9 @@ static int64_t CELLGEN_NAME(ind_rnn_sequence_forward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(ind_rnn_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
     CELLGEN_PLACE(memory->only_h, real, last, nB * nH);
@@ -410,6 +421,36 @@ int64_t CELLGEN_NAME(ind_rnn_sequence_forward_workspace_size)(int64_t nT, int64_
     CELLGEN_NAME(ind_rnn_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(ind_rnn_sequence_forward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(ind_rnn_sequence_forward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    CELLGEN_NAME(ind_rnn_sequence_forward_memory) none;
+    return CELLGEN_NAME(ind_rnn_sequence_forward_place_packed)(&none, nT, nB, nI, nH, 0);
+}
+
+int CELLGEN_NAME(ind_rnn_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(ind_rnn_sequence_forward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->w) return CELLGEN_NULL_POINTER;
+    if (!args->u) return CELLGEN_NULL_POINTER;
+    if (!args->b) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(ind_rnn_sequence_forward_memory) here, *const memory = &here;
+    CELLGEN_NAME(ind_rnn_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nI, memory->args->w, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(ind_rnn_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -447,6 +488,8 @@ int CELLGEN_NAME(ind_rnn_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, i
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(ind_rnn_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 4 : 0, nT, nB,
@@ -463,7 +506,7 @@ int CELLGEN_NAME(ind_rnn_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, i
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(ind_rnn_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -482,6 +525,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(ind_rnn_sequence_backward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -489,8 +533,8 @@ typedef struct {
     cg_series series_h;
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
-    real *d_h_bar_time; /* kept at every step */
     real *deferred_3_panel_1; /* packed weights */
+    real *d_h_bar_time; /* kept at every step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
@@ -728,7 +772,7 @@ static void CELLGEN_NAME(ind_rnn_sequence_backward_task)(int thread, int threads
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     if (0 % threads == thread)
@@ -785,6 +829,17 @@ static void CELLGEN_NAME(ind_rnn_sequence_backward_task)(int thread, int threads
     }
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(ind_rnn_sequence_backward_place_packed)(
+    CELLGEN_NAME(ind_rnn_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    CELLGEN_PLACE(memory->deferred_3_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(ind_rnn_sequence_backward_place)(
     CELLGEN_NAME(ind_rnn_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
@@ -795,11 +850,10 @@ static int64_t CELLGEN_NAME(ind_rnn_sequence_backward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(ind_rnn_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->d_h_bar_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->deferred_3_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
@@ -827,6 +881,35 @@ int64_t CELLGEN_NAME(ind_rnn_sequence_backward_workspace_size)(int64_t nT, int64
     CELLGEN_NAME(ind_rnn_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(ind_rnn_sequence_backward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(ind_rnn_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    CELLGEN_NAME(ind_rnn_sequence_backward_memory) none;
+    return CELLGEN_NAME(ind_rnn_sequence_backward_place_packed)(&none, nT, nB, nI, nH, 0);
+}
+
+int CELLGEN_NAME(ind_rnn_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(ind_rnn_sequence_backward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->w) return CELLGEN_NULL_POINTER;
+    if (!args->u) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(ind_rnn_sequence_backward_memory) here, *const memory = &here;
+    CELLGEN_NAME(ind_rnn_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->w, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(ind_rnn_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -867,6 +950,8 @@ int CELLGEN_NAME(ind_rnn_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, 
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(ind_rnn_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 8 : 0, nT, nB,
@@ -887,7 +972,7 @@ int CELLGEN_NAME(ind_rnn_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, 
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(ind_rnn_sequence_backward_task), &here);
     return CELLGEN_OK;

@@ -1079,6 +1079,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(layer_norm_lstm_sequence_forward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -1570,10 +1571,10 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_task)(int thread, int 
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->u, 4 * nH, 0, 4 * nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w, 4 * nH, 0, 4 * nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
     cellgen_team_barrier(memory->team, thread);
@@ -1628,6 +1629,18 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_task)(int thread, int 
     }
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_place_packed)(
+    CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nH, 1, 4 * nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nI, 1, 4 * nH, CELLGEN_SLOT_VECTORS(1)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_place)(
     CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
@@ -1638,11 +1651,9 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(layer_norm_lstm_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nH, 1, 4 * nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nI, 1, 4 * nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_hu, real, 1, nB * (4 * nH));
     CELLGEN_PLACE(memory->forward_xw, real, 1, nB * (4 * nH));
     CELLGEN_PLACE(memory->forward_sum_hu, real, 1, nB * 1);
@@ -1684,6 +1695,45 @@ int64_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_workspace_size)(int64_t nT
     CELLGEN_NAME(layer_norm_lstm_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(layer_norm_lstm_sequence_forward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) none;
+    return CELLGEN_NAME(layer_norm_lstm_sequence_forward_place_packed)(&none, nT, nB, nI, nH, 0);
+}
+
+int CELLGEN_NAME(layer_norm_lstm_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(layer_norm_lstm_sequence_forward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->w) return CELLGEN_NULL_POINTER;
+    if (!args->u) return CELLGEN_NULL_POINTER;
+    if (!args->b) return CELLGEN_NULL_POINTER;
+    if (!args->alpha1) return CELLGEN_NULL_POINTER;
+    if (!args->alpha2) return CELLGEN_NULL_POINTER;
+    if (!args->alpha3) return CELLGEN_NULL_POINTER;
+    if (!args->beta1) return CELLGEN_NULL_POINTER;
+    if (!args->beta2) return CELLGEN_NULL_POINTER;
+    if (!args->beta3) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) here, *const memory = &here;
+    CELLGEN_NAME(layer_norm_lstm_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->u, 4 * nH, 0, 4 * nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nI, memory->args->w, 4 * nH, 0, 4 * nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(layer_norm_lstm_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -1730,6 +1780,8 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_forward)(int64_t nT, int64_t nB, int64
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(layer_norm_lstm_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
@@ -1749,7 +1801,7 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_forward)(int64_t nT, int64_t nB, int64
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(layer_norm_lstm_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -1768,6 +1820,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -1777,6 +1830,8 @@ typedef struct {
     cg_series series_d_h;
     cg_series series_d_c;
     cg_series series_d_x, across_d_x;
+    real *reverse_11_panel_1; /* packed weights */
+    real *deferred_8_panel_1; /* packed weights */
     real *reverse_d_h_in; /* of one step */
     real *reverse_d_c_in; /* of one step */
     real *reverse_tanh_tanh_pre; /* of one step */
@@ -1799,14 +1854,12 @@ typedef struct {
     real *reverse_d_hu_sum_hu; /* of one step */
     real *reverse_d_sum_hu; /* of one step */
     real *d_hu_time; /* kept at every step */
-    real *reverse_11_panel_1; /* packed weights */
     real *deferred_d_sum_xw_terms; /* of a chunk */
     real *deferred_d_sqrt_sqrt_pre_2; /* of a chunk */
     real *deferred_d_sum_xw_sum_xw; /* of a chunk */
     real *deferred_d_xw_sum_xw; /* of a chunk */
     real *deferred_d_sum_xw; /* of a chunk */
     real *deferred_d_xw; /* of a chunk */
-    real *deferred_8_panel_1; /* packed weights */
     real *d_h_prev_pair; /* gradient between two steps */
     real *rows_h_prev; /* states before many steps */
     real *d_c_prev_pair; /* gradient between two steps */
@@ -2809,10 +2862,10 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_task)(int thread, int
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->u, 4 * nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_11_panel_1);
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
     if (0 % threads == thread)
@@ -2912,6 +2965,18 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_task)(int thread, int
     }
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place_packed)(
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    CELLGEN_PLACE(memory->reverse_11_panel_1, real, 1, cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_8_panel_1, real, 1, cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place)(
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
@@ -2922,7 +2987,7 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(layer_norm_lstm_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
@@ -2947,14 +3012,12 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_d_hu_sum_hu, real, 1, nB * (4 * nH));
     CELLGEN_PLACE(memory->reverse_d_sum_hu, real, 1, nB * 1);
     CELLGEN_PLACE(memory->d_hu_time, real, 1, nT * nB * (4 * nH));
-    CELLGEN_PLACE(memory->reverse_11_panel_1, real, 1, cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->deferred_d_sum_xw_terms, real, 1, chunk_rows * (4 * nH));
     CELLGEN_PLACE(memory->deferred_d_sqrt_sqrt_pre_2, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_d_sum_xw_sum_xw, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_d_xw_sum_xw, real, 1, chunk_rows * (4 * nH));
     CELLGEN_PLACE(memory->deferred_d_sum_xw, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_d_xw, real, 1, chunk_rows * (4 * nH));
-    CELLGEN_PLACE(memory->deferred_8_panel_1, real, 1, cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
@@ -2985,6 +3048,45 @@ int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_workspace_size)(int64_t n
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(layer_norm_lstm_sequence_backward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) none;
+    return CELLGEN_NAME(layer_norm_lstm_sequence_backward_place_packed)(&none, nT, nB, nI, nH, 0);
+}
+
+int CELLGEN_NAME(layer_norm_lstm_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->w) return CELLGEN_NULL_POINTER;
+    if (!args->u) return CELLGEN_NULL_POINTER;
+    if (!args->b) return CELLGEN_NULL_POINTER;
+    if (!args->alpha1) return CELLGEN_NULL_POINTER;
+    if (!args->alpha2) return CELLGEN_NULL_POINTER;
+    if (!args->alpha3) return CELLGEN_NULL_POINTER;
+    if (!args->beta1) return CELLGEN_NULL_POINTER;
+    if (!args->beta2) return CELLGEN_NULL_POINTER;
+    if (!args->beta3) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) here, *const memory = &here;
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(4 * nH, memory->args->u, 4 * nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_11_panel_1);
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(layer_norm_lstm_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -3049,6 +3151,8 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_backward)(int64_t nT, int64_t nB, int6
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(layer_norm_lstm_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 12 : 0, nT, nB,
@@ -3074,7 +3178,7 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_backward)(int64_t nT, int64_t nB, int6
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(layer_norm_lstm_sequence_backward_task), &here);
     return CELLGEN_OK;

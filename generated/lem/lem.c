@@ -498,6 +498,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(lem_sequence_forward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -506,13 +507,13 @@ typedef struct {
     cg_series series_z;
     real *forward_1_panel_1; /* packed weights */
     real *forward_1_panel_2; /* packed weights */
+    real *forward_2_panel_1; /* packed weights */
+    real *forward_2_panel_2; /* packed weights */
     real *forward_1_hoisted; /* products of a window of steps */
     real *forward_sigmoid_sigmoid_pre; /* of one step */
     real *forward_dt_y; /* of one step */
     real *forward_sigmoid_sigmoid_pre_2; /* of one step */
     real *forward_tanh_tanh_pre; /* of one step */
-    real *forward_2_panel_1; /* packed weights */
-    real *forward_2_panel_2; /* packed weights */
     real *forward_2_hoisted; /* products of a window of steps */
     real *forward_tanh_tanh_pre_2; /* of one step */
     real *now_y_prev; /* state before a step */
@@ -859,28 +860,28 @@ static void CELLGEN_NAME(lem_sequence_forward_task)(int thread, int threads, voi
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->v_1, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->v_2, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_1);
-    if (!memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
         cg_pack_slot(nI, memory->args->v_z, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_1);
-    if (!memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_1, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_2);
-    if (!memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->w_2, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_2);
-    if (!memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->w_z, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_2);
-    if (!memory->pack_late && 6 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 6 % threads == thread)
         cg_pack_slot(nI, memory->args->v_y, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-    if (!memory->pack_late && 7 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 7 % threads == thread)
         cg_pack_slot(nH, memory->args->w_y, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
     cellgen_team_barrier(memory->team, thread);
@@ -925,6 +926,20 @@ static void CELLGEN_NAME(lem_sequence_forward_task)(int thread, int threads, voi
     }
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(lem_sequence_forward_place_packed)(
+    CELLGEN_NAME(lem_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 3, nH, CELLGEN_SLOT_VECTORS(3)));
+    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nH, 3, nH, CELLGEN_SLOT_VECTORS(3)));
+    CELLGEN_PLACE(memory->forward_2_panel_1, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->forward_2_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(lem_sequence_forward_place)(
     CELLGEN_NAME(lem_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
@@ -935,18 +950,14 @@ static int64_t CELLGEN_NAME(lem_sequence_forward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lem_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 3, nH, CELLGEN_SLOT_VECTORS(3)));
-    CELLGEN_PLACE(memory->forward_1_panel_2, real, 1, cg_panels_size(nH, 3, nH, CELLGEN_SLOT_VECTORS(3)));
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 3, nH, CELLGEN_SLOT_VECTORS(3)));
     CELLGEN_PLACE(memory->forward_sigmoid_sigmoid_pre, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_dt_y, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_sigmoid_sigmoid_pre_2, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_tanh_tanh_pre, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_2_panel_1, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_2_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_2_hoisted, real, 1, window_rows * cg_panels_size(1, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_tanh_tanh_pre_2, real, 1, nB * nH);
     CELLGEN_PLACE(memory->now_y_prev, real, guarded, nB * nH);
@@ -976,6 +987,66 @@ int64_t CELLGEN_NAME(lem_sequence_forward_workspace_size)(int64_t nT, int64_t nB
     CELLGEN_NAME(lem_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(lem_sequence_forward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(lem_sequence_forward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    CELLGEN_NAME(lem_sequence_forward_memory) none;
+    return CELLGEN_NAME(lem_sequence_forward_place_packed)(&none, nT, nB, nI, nH, 0);
+}
+
+int CELLGEN_NAME(lem_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(lem_sequence_forward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->w_1) return CELLGEN_NULL_POINTER;
+    if (!args->v_1) return CELLGEN_NULL_POINTER;
+    if (!args->b_1) return CELLGEN_NULL_POINTER;
+    if (!args->w_2) return CELLGEN_NULL_POINTER;
+    if (!args->v_2) return CELLGEN_NULL_POINTER;
+    if (!args->b_2) return CELLGEN_NULL_POINTER;
+    if (!args->w_z) return CELLGEN_NULL_POINTER;
+    if (!args->v_z) return CELLGEN_NULL_POINTER;
+    if (!args->b_z) return CELLGEN_NULL_POINTER;
+    if (!args->w_y) return CELLGEN_NULL_POINTER;
+    if (!args->v_y) return CELLGEN_NULL_POINTER;
+    if (!args->b_y) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(lem_sequence_forward_memory) here, *const memory = &here;
+    CELLGEN_NAME(lem_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nI, memory->args->v_1, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nI, memory->args->v_2, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_1);
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nI, memory->args->v_z, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_1);
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_1, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_2);
+    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_2, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_2);
+    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_z, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_2);
+    if (!memory->packed && !memory->pack_late && 6 % threads == thread)
+        cg_pack_slot(nI, memory->args->v_y, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
+    if (!memory->packed && !memory->pack_late && 7 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_y, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(lem_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -1025,6 +1096,8 @@ int CELLGEN_NAME(lem_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(lem_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
@@ -1044,7 +1117,7 @@ int CELLGEN_NAME(lem_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(lem_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -1063,6 +1136,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(lem_sequence_backward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -1072,15 +1146,7 @@ typedef struct {
     cg_series series_d_y;
     cg_series series_d_z;
     cg_series series_d_x, across_d_x;
-    real *reverse_d_y_in; /* of one step */
-    real *reverse_d_z_in; /* of one step */
-    real *reverse_dt_y; /* of one step */
-    real *reverse_dt_z; /* of one step */
-    real *d_tanh_pre_2_time; /* kept at every step */
-    real *d_sigmoid_pre_time; /* kept at every step */
     real *reverse_2_panel_1; /* packed weights */
-    real *d_tanh_pre_time; /* kept at every step */
-    real *d_sigmoid_pre_2_time; /* kept at every step */
     real *reverse_3_panel_1; /* packed weights */
     real *reverse_3_panel_2; /* packed weights */
     real *reverse_3_panel_3; /* packed weights */
@@ -1088,6 +1154,14 @@ typedef struct {
     real *deferred_10_panel_2; /* packed weights */
     real *deferred_10_panel_3; /* packed weights */
     real *deferred_10_panel_4; /* packed weights */
+    real *reverse_d_y_in; /* of one step */
+    real *reverse_d_z_in; /* of one step */
+    real *reverse_dt_y; /* of one step */
+    real *reverse_dt_z; /* of one step */
+    real *d_tanh_pre_2_time; /* kept at every step */
+    real *d_sigmoid_pre_time; /* kept at every step */
+    real *d_tanh_pre_time; /* kept at every step */
+    real *d_sigmoid_pre_2_time; /* kept at every step */
     real *d_y_prev_pair; /* gradient between two steps */
     real *now_y_prev; /* state before a step */
     real *rows_y_prev; /* states before many steps */
@@ -1738,28 +1812,28 @@ static void CELLGEN_NAME(lem_sequence_backward_task)(int thread, int threads, vo
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_y, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_z, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_2, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_2);
-    if (!memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_1, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_3);
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->v_y, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->v_z, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
-    if (!memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->v_2, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_3);
-    if (!memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->v_1, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_4);
     if (0 % threads == thread)
@@ -1853,6 +1927,24 @@ static void CELLGEN_NAME(lem_sequence_backward_task)(int thread, int threads, vo
     }
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(lem_sequence_backward_place_packed)(
+    CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_3_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_3_panel_3, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_10_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_10_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_10_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_10_panel_4, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(lem_sequence_backward_place)(
     CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
@@ -1863,7 +1955,7 @@ static int64_t CELLGEN_NAME(lem_sequence_backward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lem_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->reverse_d_y_in, real, 1, nB * nH);
@@ -1872,16 +1964,8 @@ static int64_t CELLGEN_NAME(lem_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_dt_z, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_tanh_pre_2_time, real, !consume, nT * nB * nH);
     CELLGEN_PLACE(memory->d_sigmoid_pre_time, real, !consume, nT * nB * nH);
-    CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_tanh_pre_time, real, !consume, nT * nB * nH);
     CELLGEN_PLACE(memory->d_sigmoid_pre_2_time, real, !consume, nT * nB * nH);
-    CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->reverse_3_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->reverse_3_panel_3, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_4, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_y_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_y_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_y_prev, real, gathered, chunk_rows * nH);
@@ -1913,6 +1997,62 @@ int64_t CELLGEN_NAME(lem_sequence_backward_workspace_size)(int64_t nT, int64_t n
     CELLGEN_NAME(lem_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(lem_sequence_backward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(lem_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    CELLGEN_NAME(lem_sequence_backward_memory) none;
+    return CELLGEN_NAME(lem_sequence_backward_place_packed)(&none, nT, nB, nI, nH, 0);
+}
+
+int CELLGEN_NAME(lem_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(lem_sequence_backward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->w_1) return CELLGEN_NULL_POINTER;
+    if (!args->v_1) return CELLGEN_NULL_POINTER;
+    if (!args->w_2) return CELLGEN_NULL_POINTER;
+    if (!args->v_2) return CELLGEN_NULL_POINTER;
+    if (!args->w_z) return CELLGEN_NULL_POINTER;
+    if (!args->v_z) return CELLGEN_NULL_POINTER;
+    if (!args->w_y) return CELLGEN_NULL_POINTER;
+    if (!args->v_y) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(lem_sequence_backward_memory) here, *const memory = &here;
+    CELLGEN_NAME(lem_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_y, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_z, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_2, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_2);
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_1, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_3);
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->v_y, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nH, memory->args->v_z, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nH, memory->args->v_2, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_3);
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+        cg_pack_slot(nH, memory->args->v_1, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_4);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(lem_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -1975,6 +2115,8 @@ int CELLGEN_NAME(lem_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(lem_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 12 : 0, nT, nB,
@@ -2004,7 +2146,7 @@ int CELLGEN_NAME(lem_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     if (options && options->consume) here.d_sigmoid_pre_time = (real *)(uintptr_t)args->tanh_tanh_pre_2;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(lem_sequence_backward_task), &here);
     return CELLGEN_OK;

@@ -627,6 +627,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(lru_sequence_forward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -643,10 +644,10 @@ typedef struct {
     real *fixed_sin_angle; /* of weights alone */
     real *fixed_lam_im; /* of weights alone */
     real *forward_1_panel_1; /* packed weights */
-    real *forward_x_b_re; /* of one step */
-    real *forward_x_b_im; /* of one step */
     real *forward_2_panel_1; /* packed weights */
     real *forward_2_panel_2; /* packed weights */
+    real *forward_x_b_re; /* of one step */
+    real *forward_x_b_im; /* of one step */
     real *now_h_re_prev; /* state before a step */
     real *now_h_im_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
@@ -977,18 +978,18 @@ static void CELLGEN_NAME(lru_sequence_forward_task)(int thread, int threads, voi
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (thread == 0) CELLGEN_NAME(lru_sequence_forward_prologue)(memory);
+    if (!memory->packed && thread == 0) CELLGEN_NAME(lru_sequence_forward_prologue)(memory);
     cellgen_team_barrier(memory->team, thread);
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->b_re, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->b_im, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
-    if (!memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->c_re, nI, 0, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-    if (!memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->c_im, nI, 0, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
     cellgen_team_barrier(memory->team, thread);
@@ -1029,6 +1030,27 @@ static void CELLGEN_NAME(lru_sequence_forward_task)(int thread, int threads, voi
     }
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(lru_sequence_forward_place_packed)(
+    CELLGEN_NAME(lru_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    CELLGEN_PLACE(memory->fixed_exp_nu_log, real, 1, nH);
+    CELLGEN_PLACE(memory->fixed_size, real, 1, nH);
+    CELLGEN_PLACE(memory->fixed_angle, real, 1, nH);
+    CELLGEN_PLACE(memory->fixed_scale, real, 1, nH);
+    CELLGEN_PLACE(memory->fixed_cos_angle, real, 1, nH);
+    CELLGEN_PLACE(memory->fixed_lam_re, real, 1, nH);
+    CELLGEN_PLACE(memory->fixed_sin_angle, real, 1, nH);
+    CELLGEN_PLACE(memory->fixed_lam_im, real, 1, nH);
+    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 2, nH, CELLGEN_SLOT_VECTORS(2)));
+    CELLGEN_PLACE(memory->forward_2_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->forward_2_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(lru_sequence_forward_place)(
     CELLGEN_NAME(lru_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
@@ -1039,22 +1061,11 @@ static int64_t CELLGEN_NAME(lru_sequence_forward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lru_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->fixed_exp_nu_log, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_size, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_angle, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_scale, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_cos_angle, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_lam_re, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_sin_angle, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_lam_im, real, 1, nH);
-    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 2, nH, CELLGEN_SLOT_VECTORS(2)));
     CELLGEN_PLACE(memory->forward_x_b_re, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_x_b_im, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_2_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_2_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->now_h_re_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->now_h_im_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
@@ -1083,6 +1094,51 @@ int64_t CELLGEN_NAME(lru_sequence_forward_workspace_size)(int64_t nT, int64_t nB
     CELLGEN_NAME(lru_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(lru_sequence_forward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(lru_sequence_forward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    CELLGEN_NAME(lru_sequence_forward_memory) none;
+    return CELLGEN_NAME(lru_sequence_forward_place_packed)(&none, nT, nB, nI, nH, 0);
+}
+
+int CELLGEN_NAME(lru_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(lru_sequence_forward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->nu_log) return CELLGEN_NULL_POINTER;
+    if (!args->theta_log) return CELLGEN_NULL_POINTER;
+    if (!args->gamma_log) return CELLGEN_NULL_POINTER;
+    if (!args->b_re) return CELLGEN_NULL_POINTER;
+    if (!args->b_im) return CELLGEN_NULL_POINTER;
+    if (!args->c_re) return CELLGEN_NULL_POINTER;
+    if (!args->c_im) return CELLGEN_NULL_POINTER;
+    if (!args->d) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(lru_sequence_forward_memory) here, *const memory = &here;
+    CELLGEN_NAME(lru_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    CELLGEN_NAME(lru_sequence_forward_prologue)(memory);
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nI, memory->args->b_re, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nI, memory->args->b_im, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nH, memory->args->c_re, nI, 0, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+        cg_pack_slot(nH, memory->args->c_im, nI, 0, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(lru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -1129,6 +1185,8 @@ int CELLGEN_NAME(lru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(lru_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 8 : 0, nT, nB,
@@ -1151,7 +1209,7 @@ int CELLGEN_NAME(lru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(lru_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -1170,6 +1228,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(lru_sequence_backward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -1188,12 +1247,14 @@ typedef struct {
     real *fixed_lam_re; /* of weights alone */
     real *fixed_sin_angle; /* of weights alone */
     real *fixed_lam_im; /* of weights alone */
+    real *reverse_3_panel_1; /* packed weights */
+    real *reverse_3_panel_2; /* packed weights */
+    real *deferred_7_panel_1; /* packed weights */
+    real *deferred_7_panel_2; /* packed weights */
     real *reverse_d_h_re_in; /* of one step */
     real *reverse_d_h_im_in; /* of one step */
     real *d_h_im_c_im_time; /* kept at every step */
     real *reverse_d_y_copy; /* of one step */
-    real *reverse_3_panel_1; /* packed weights */
-    real *reverse_3_panel_2; /* packed weights */
     real *d_h_im_total_time; /* kept at every step */
     real *d_h_re_total_time; /* kept at every step */
     real *deferred_d_x_b_im; /* of a chunk */
@@ -1202,8 +1263,6 @@ typedef struct {
     real *total_d_lam_re; /* summed over all steps */
     real *total_d_scale; /* summed over all steps */
     real *deferred_d_y_copy; /* of a chunk */
-    real *deferred_7_panel_1; /* packed weights */
-    real *deferred_7_panel_2; /* packed weights */
     real *d_h_re_prev_pair; /* gradient between two steps */
     real *rows_h_re_prev; /* states before many steps */
     real *d_h_im_prev_pair; /* gradient between two steps */
@@ -1862,18 +1921,18 @@ static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, vo
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (thread == 0) CELLGEN_NAME(lru_sequence_backward_prologue)(memory);
+    if (!memory->packed && thread == 0) CELLGEN_NAME(lru_sequence_backward_prologue)(memory);
     cellgen_team_barrier(memory->team, thread);
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->c_im, nI, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->c_re, nI, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_2);
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->b_im, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->b_re, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_2);
     if (0 % threads == thread)
@@ -1954,6 +2013,28 @@ static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, vo
     if (thread == 0) CELLGEN_NAME(lru_sequence_backward_epilogue)(memory);
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(lru_sequence_backward_place_packed)(
+    CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    CELLGEN_PLACE(memory->fixed_exp_nu_log, real, 1, nH);
+    CELLGEN_PLACE(memory->fixed_size, real, 1, nH);
+    CELLGEN_PLACE(memory->fixed_angle, real, 1, nH);
+    CELLGEN_PLACE(memory->fixed_scale, real, 1, nH);
+    CELLGEN_PLACE(memory->fixed_cos_angle, real, 1, nH);
+    CELLGEN_PLACE(memory->fixed_lam_re, real, 1, nH);
+    CELLGEN_PLACE(memory->fixed_sin_angle, real, 1, nH);
+    CELLGEN_PLACE(memory->fixed_lam_im, real, 1, nH);
+    CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_3_panel_2, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_7_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_7_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(lru_sequence_backward_place)(
     CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
@@ -1964,23 +2045,13 @@ static int64_t CELLGEN_NAME(lru_sequence_backward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lru_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->fixed_exp_nu_log, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_size, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_angle, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_scale, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_cos_angle, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_lam_re, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_sin_angle, real, 1, nH);
-    CELLGEN_PLACE(memory->fixed_lam_im, real, 1, nH);
     CELLGEN_PLACE(memory->reverse_d_h_re_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_d_h_im_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_h_im_c_im_time, real, 1, nT * nB * nI);
     CELLGEN_PLACE(memory->reverse_d_y_copy, real, 1, nB * nI);
-    CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->reverse_3_panel_2, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_h_im_total_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_h_re_total_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->deferred_d_x_b_im, real, 1, chunk_rows * nH);
@@ -1989,8 +2060,6 @@ static int64_t CELLGEN_NAME(lru_sequence_backward_place)(
     CELLGEN_PLACE(memory->total_d_lam_re, real, 1, nH);
     CELLGEN_PLACE(memory->total_d_scale, real, 1, nH);
     CELLGEN_PLACE(memory->deferred_d_y_copy, real, 1, chunk_rows * nI);
-    CELLGEN_PLACE(memory->deferred_7_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_7_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_h_re_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_re_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_h_im_prev_pair, real, 1, 2 * nB * nH);
@@ -2023,6 +2092,51 @@ int64_t CELLGEN_NAME(lru_sequence_backward_workspace_size)(int64_t nT, int64_t n
     CELLGEN_NAME(lru_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(lru_sequence_backward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(lru_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    CELLGEN_NAME(lru_sequence_backward_memory) none;
+    return CELLGEN_NAME(lru_sequence_backward_place_packed)(&none, nT, nB, nI, nH, 0);
+}
+
+int CELLGEN_NAME(lru_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(lru_sequence_backward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->nu_log) return CELLGEN_NULL_POINTER;
+    if (!args->theta_log) return CELLGEN_NULL_POINTER;
+    if (!args->gamma_log) return CELLGEN_NULL_POINTER;
+    if (!args->b_re) return CELLGEN_NULL_POINTER;
+    if (!args->b_im) return CELLGEN_NULL_POINTER;
+    if (!args->c_re) return CELLGEN_NULL_POINTER;
+    if (!args->c_im) return CELLGEN_NULL_POINTER;
+    if (!args->d) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(lru_sequence_backward_memory) here, *const memory = &here;
+    CELLGEN_NAME(lru_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    CELLGEN_NAME(lru_sequence_backward_prologue)(memory);
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nI, memory->args->c_im, nI, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nI, memory->args->c_re, nI, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_2);
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->b_im, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nH, memory->args->b_re, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_2);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(lru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -2079,6 +2193,8 @@ int CELLGEN_NAME(lru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(lru_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 14 : 0, nT, nB,
@@ -2108,7 +2224,7 @@ int CELLGEN_NAME(lru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < nI + nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(lru_sequence_backward_task), &here);
     return CELLGEN_OK;

@@ -1285,32 +1285,33 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(ltc_sequence_forward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
     cg_series series_x, step_x;
     cg_series series_ts, step_ts;
     cg_series series_h;
-    real *forward_dt; /* of one step */
     real *forward_2_panel_1; /* packed weights */
     real *forward_2_panel_2; /* packed weights */
+    real *forward_3_panel_1; /* packed weights */
+    real *forward_4_panel_1; /* packed weights */
+    real *forward_5_panel_1; /* packed weights */
+    real *forward_6_panel_1; /* packed weights */
+    real *forward_7_panel_1; /* packed weights */
+    real *forward_dt; /* of one step */
     real *forward_2_hoisted; /* products of a window of steps */
     real *forward_drive; /* of one step */
     real *forward_f_1; /* of one step */
     real *forward_h_1; /* of one step */
-    real *forward_3_panel_1; /* packed weights */
     real *forward_f_2; /* of one step */
     real *forward_h_2; /* of one step */
-    real *forward_4_panel_1; /* packed weights */
     real *forward_f_3; /* of one step */
     real *forward_h_3; /* of one step */
-    real *forward_5_panel_1; /* packed weights */
     real *forward_f_4; /* of one step */
     real *forward_h_4; /* of one step */
-    real *forward_6_panel_1; /* packed weights */
     real *forward_f_5; /* of one step */
     real *forward_h_5; /* of one step */
-    real *forward_7_panel_1; /* packed weights */
     real *forward_f_6; /* of one step */
     real *now_h_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
@@ -1958,25 +1959,25 @@ static void CELLGEN_NAME(ltc_sequence_forward_task)(int thread, int threads, voi
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
-    if (!memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_3_panel_1);
-    if (!memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_4_panel_1);
-    if (!memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_5_panel_1);
-    if (!memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_6_panel_1);
-    if (!memory->pack_late && 6 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 6 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_7_panel_1);
     cellgen_team_barrier(memory->team, thread);
@@ -2024,6 +2025,23 @@ static void CELLGEN_NAME(ltc_sequence_forward_task)(int thread, int threads, voi
     }
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(ltc_sequence_forward_place_packed)(
+    CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    CELLGEN_PLACE(memory->forward_2_panel_1, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->forward_2_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->forward_3_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->forward_4_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->forward_5_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->forward_6_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->forward_7_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(ltc_sequence_forward_place)(
     CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
@@ -2034,29 +2052,22 @@ static int64_t CELLGEN_NAME(ltc_sequence_forward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(ltc_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_dt, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->forward_2_panel_1, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->forward_2_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_2_hoisted, real, 1, window_rows * cg_panels_size(1, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_drive, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_f_1, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_h_1, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_3_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_f_2, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_h_2, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_4_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_f_3, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_h_3, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_5_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_f_4, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_h_4, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_6_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_f_5, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_h_5, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->forward_7_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_f_6, real, 1, nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
@@ -2084,6 +2095,56 @@ int64_t CELLGEN_NAME(ltc_sequence_forward_workspace_size)(int64_t nT, int64_t nB
     CELLGEN_NAME(ltc_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(ltc_sequence_forward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(ltc_sequence_forward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    CELLGEN_NAME(ltc_sequence_forward_memory) none;
+    return CELLGEN_NAME(ltc_sequence_forward_place_packed)(&none, nT, nB, nI, nH, 0);
+}
+
+int CELLGEN_NAME(ltc_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(ltc_sequence_forward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->w) return CELLGEN_NULL_POINTER;
+    if (!args->u) return CELLGEN_NULL_POINTER;
+    if (!args->b) return CELLGEN_NULL_POINTER;
+    if (!args->a) return CELLGEN_NULL_POINTER;
+    if (!args->tau) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(ltc_sequence_forward_memory) here, *const memory = &here;
+    CELLGEN_NAME(ltc_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nI, memory->args->w, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nH, memory->args->u, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nH, memory->args->u, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_3_panel_1);
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+        cg_pack_slot(nH, memory->args->u, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_4_panel_1);
+    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+        cg_pack_slot(nH, memory->args->u, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_5_panel_1);
+    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+        cg_pack_slot(nH, memory->args->u, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_6_panel_1);
+    if (!memory->packed && !memory->pack_late && 6 % threads == thread)
+        cg_pack_slot(nH, memory->args->u, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_7_panel_1);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(ltc_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -2124,6 +2185,8 @@ int CELLGEN_NAME(ltc_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(ltc_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
@@ -2143,7 +2206,7 @@ int CELLGEN_NAME(ltc_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(ltc_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -2162,6 +2225,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(ltc_sequence_backward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -2171,6 +2235,13 @@ typedef struct {
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
     cg_series series_d_ts, across_d_ts;
+    real *reverse_4_panel_1; /* packed weights */
+    real *reverse_5_panel_1; /* packed weights */
+    real *reverse_6_panel_1; /* packed weights */
+    real *reverse_7_panel_1; /* packed weights */
+    real *reverse_8_panel_1; /* packed weights */
+    real *reverse_9_panel_1; /* packed weights */
+    real *deferred_10_panel_1; /* packed weights */
     real *d_h_in_time; /* kept at every step */
     real *reverse_dt; /* of one step */
     real *reverse_h_1; /* of one step */
@@ -2178,22 +2249,16 @@ typedef struct {
     real *reverse_h_3; /* of one step */
     real *reverse_h_4; /* of one step */
     real *d_f_6_pre_time; /* kept at every step */
-    real *reverse_4_panel_1; /* packed weights */
     real *d_h_5_time; /* kept at every step */
     real *d_f_5_pre_time; /* kept at every step */
-    real *reverse_5_panel_1; /* packed weights */
     real *d_h_4_time; /* kept at every step */
     real *d_f_4_pre_time; /* kept at every step */
-    real *reverse_6_panel_1; /* packed weights */
     real *d_h_3_time; /* kept at every step */
     real *d_f_3_pre_time; /* kept at every step */
-    real *reverse_7_panel_1; /* packed weights */
     real *d_h_2_time; /* kept at every step */
     real *d_f_2_pre_time; /* kept at every step */
-    real *reverse_8_panel_1; /* packed weights */
     real *d_h_1_time; /* kept at every step */
     real *d_f_1_pre_time; /* kept at every step */
-    real *reverse_9_panel_1; /* packed weights */
     real *deferred_dt; /* of a chunk */
     real *deferred_h_1; /* of a chunk */
     real *deferred_h_2; /* of a chunk */
@@ -2208,7 +2273,6 @@ typedef struct {
     real *total_d_u_4; /* summed over all steps */
     real *total_d_u_5; /* summed over all steps */
     real *total_d_u_6; /* summed over all steps */
-    real *deferred_10_panel_1; /* packed weights */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
@@ -3464,25 +3528,25 @@ static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, vo
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_4_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_5_panel_1);
-    if (!memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_6_panel_1);
-    if (!memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_7_panel_1);
-    if (!memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_8_panel_1);
-    if (!memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_9_panel_1);
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
     if (0 % threads == thread)
@@ -3586,6 +3650,23 @@ static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, vo
     if (thread == 0) CELLGEN_NAME(ltc_sequence_backward_epilogue)(memory);
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(ltc_sequence_backward_place_packed)(
+    CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    CELLGEN_PLACE(memory->reverse_4_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_5_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_6_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_7_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_8_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->reverse_9_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_10_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(ltc_sequence_backward_place)(
     CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
@@ -3596,7 +3677,7 @@ static int64_t CELLGEN_NAME(ltc_sequence_backward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(ltc_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->d_h_in_time, real, 1, nT * nB * nH);
@@ -3606,22 +3687,16 @@ static int64_t CELLGEN_NAME(ltc_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_h_3, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_h_4, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_f_6_pre_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->reverse_4_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_h_5_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_f_5_pre_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->reverse_5_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_h_4_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_f_4_pre_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->reverse_6_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_h_3_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_f_3_pre_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->reverse_7_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_h_2_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_f_2_pre_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->reverse_8_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_h_1_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_f_1_pre_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->reverse_9_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->deferred_dt, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_h_1, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_h_2, real, 1, chunk_rows * nH);
@@ -3636,7 +3711,6 @@ static int64_t CELLGEN_NAME(ltc_sequence_backward_place)(
     CELLGEN_PLACE(memory->total_d_u_4, real, 1, nH * nH);
     CELLGEN_PLACE(memory->total_d_u_5, real, 1, nH * nH);
     CELLGEN_PLACE(memory->total_d_u_6, real, 1, nH * nH);
-    CELLGEN_PLACE(memory->deferred_10_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
@@ -3668,6 +3742,55 @@ int64_t CELLGEN_NAME(ltc_sequence_backward_workspace_size)(int64_t nT, int64_t n
     CELLGEN_NAME(ltc_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(ltc_sequence_backward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(ltc_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    CELLGEN_NAME(ltc_sequence_backward_memory) none;
+    return CELLGEN_NAME(ltc_sequence_backward_place_packed)(&none, nT, nB, nI, nH, 0);
+}
+
+int CELLGEN_NAME(ltc_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(ltc_sequence_backward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->w) return CELLGEN_NULL_POINTER;
+    if (!args->u) return CELLGEN_NULL_POINTER;
+    if (!args->a) return CELLGEN_NULL_POINTER;
+    if (!args->tau) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(ltc_sequence_backward_memory) here, *const memory = &here;
+    CELLGEN_NAME(ltc_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->u, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_4_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nH, memory->args->u, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_5_panel_1);
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nH, memory->args->u, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_6_panel_1);
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+        cg_pack_slot(nH, memory->args->u, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_7_panel_1);
+    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+        cg_pack_slot(nH, memory->args->u, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_8_panel_1);
+    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+        cg_pack_slot(nH, memory->args->u, nH, 1, nH,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_9_panel_1);
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->w, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(ltc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -3720,6 +3843,8 @@ int CELLGEN_NAME(ltc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(ltc_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 12 : 0, nT, nB,
@@ -3747,7 +3872,7 @@ int CELLGEN_NAME(ltc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.across_d_ts = cg_across(here.series_d_ts, nB, here.gather ? here.rows_d_ts : 0, 1);
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(ltc_sequence_backward_task), &here);
     return CELLGEN_OK;

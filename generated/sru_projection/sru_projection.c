@@ -352,6 +352,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(sru_projection_sequence_forward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -578,16 +579,16 @@ static void CELLGEN_NAME(sru_projection_sequence_forward_task)(int thread, int t
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_f, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w_r, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1);
-    if (!memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
         cg_pack_slot(nI, memory->args->w, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1);
-    if (!memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
         cg_pack_slot(nI, memory->args->w_s, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1);
     cellgen_team_barrier(memory->team, thread);
@@ -621,6 +622,17 @@ static void CELLGEN_NAME(sru_projection_sequence_forward_task)(int thread, int t
     }
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(sru_projection_sequence_forward_place_packed)(
+    CELLGEN_NAME(sru_projection_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(sru_projection_sequence_forward_place)(
     CELLGEN_NAME(sru_projection_sequence_forward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
@@ -631,10 +643,9 @@ static int64_t CELLGEN_NAME(sru_projection_sequence_forward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(sru_projection_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->forward_1_panel_1, real, 1, cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)));
     CELLGEN_PLACE(memory->forward_x_w, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_x_w_s, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_f, real, 1, nB * nH);
@@ -665,6 +676,50 @@ int64_t CELLGEN_NAME(sru_projection_sequence_forward_workspace_size)(int64_t nT,
     CELLGEN_NAME(sru_projection_sequence_forward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(sru_projection_sequence_forward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(sru_projection_sequence_forward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    CELLGEN_NAME(sru_projection_sequence_forward_memory) none;
+    return CELLGEN_NAME(sru_projection_sequence_forward_place_packed)(&none, nT, nB, nI, nH, 0);
+}
+
+int CELLGEN_NAME(sru_projection_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(sru_projection_sequence_forward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->w) return CELLGEN_NULL_POINTER;
+    if (!args->w_f) return CELLGEN_NULL_POINTER;
+    if (!args->w_r) return CELLGEN_NULL_POINTER;
+    if (!args->w_s) return CELLGEN_NULL_POINTER;
+    if (!args->v_f) return CELLGEN_NULL_POINTER;
+    if (!args->v_r) return CELLGEN_NULL_POINTER;
+    if (!args->b_f) return CELLGEN_NULL_POINTER;
+    if (!args->b_r) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(sru_projection_sequence_forward_memory) here, *const memory = &here;
+    CELLGEN_NAME(sru_projection_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_f, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_r, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1);
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nI, memory->args->w, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1);
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+        cg_pack_slot(nI, memory->args->w_s, nH, 0, nH,
+                     CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(sru_projection_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -708,6 +763,8 @@ int CELLGEN_NAME(sru_projection_sequence_forward)(int64_t nT, int64_t nB, int64_
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(sru_projection_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
@@ -727,7 +784,7 @@ int CELLGEN_NAME(sru_projection_sequence_forward)(int64_t nT, int64_t nB, int64_
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(sru_projection_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -746,6 +803,7 @@ typedef struct {
     int pack_late; /* weights are packed block by block when they are used */
     const CELLGEN_NAME(sru_projection_sequence_backward_args) *args;
     cellgen_team *team;
+    int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
@@ -754,15 +812,15 @@ typedef struct {
     cg_series series_d_h, across_d_h;
     cg_series series_d_c;
     cg_series series_d_x, across_d_x;
+    real *deferred_6_panel_1; /* packed weights */
+    real *deferred_6_panel_2; /* packed weights */
+    real *deferred_6_panel_3; /* packed weights */
+    real *deferred_6_panel_4; /* packed weights */
     real *d_c_total_time; /* kept at every step */
     real *d_r_pre_time; /* kept at every step */
     real *d_f_pre_time; /* kept at every step */
     real *deferred_d_x_w_s; /* of a chunk */
     real *deferred_d_x_w; /* of a chunk */
-    real *deferred_6_panel_1; /* packed weights */
-    real *deferred_6_panel_2; /* packed weights */
-    real *deferred_6_panel_3; /* packed weights */
-    real *deferred_6_panel_4; /* packed weights */
     real *d_c_prev_pair; /* gradient between two steps */
     real *now_c_prev; /* state before a step */
     real *rows_c_prev; /* states before many steps */
@@ -1151,16 +1209,16 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_task)(int thread, int 
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_s, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
-    if (!memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_2);
-    if (!memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_r, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_3);
-    if (!memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_4);
     if (0 % threads == thread)
@@ -1233,6 +1291,20 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_task)(int thread, int 
     }
 }
 
+/* Give the packed weights their places from `address` on; tell how many bytes they take. */
+static int64_t CELLGEN_NAME(sru_projection_sequence_backward_place_packed)(
+    CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, uintptr_t address)
+{
+    int64_t bytes = 0;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    CELLGEN_PLACE(memory->deferred_6_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_6_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_6_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_6_panel_4, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    (void)memory, (void)address;
+    return bytes;
+}
+
 /* Give every array its place from `address` on; tell how many bytes that takes. */
 static int64_t CELLGEN_NAME(sru_projection_sequence_backward_place)(
     CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options,
@@ -1243,7 +1315,7 @@ static int64_t CELLGEN_NAME(sru_projection_sequence_backward_place)(
     const int tables = options && (options->lengths || options->mask || options->reset);
     const int last = options && options->last, consume = options && options->consume;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
-    int64_t bytes = 0;
+    int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(sru_projection_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->d_c_total_time, real, !consume, nT * nB * nH);
@@ -1251,10 +1323,6 @@ static int64_t CELLGEN_NAME(sru_projection_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_f_pre_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->deferred_d_x_w_s, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_x_w, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_6_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_6_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_6_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_6_panel_4, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_c_prev, real, gathered, chunk_rows * nH);
@@ -1284,6 +1352,48 @@ int64_t CELLGEN_NAME(sru_projection_sequence_backward_workspace_size)(int64_t nT
     CELLGEN_NAME(sru_projection_sequence_backward_plan)(nT, nB, nI, nH, 1, 0, &plan);
     if (options && options->plan) plan = *options->plan;
     return 64 + CELLGEN_NAME(sru_projection_sequence_backward_place)(&none, nT, nB, nI, nH, options, &plan, 0);
+}
+
+int64_t CELLGEN_NAME(sru_projection_sequence_backward_packed_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH)
+{
+    CELLGEN_NAME(sru_projection_sequence_backward_memory) none;
+    return CELLGEN_NAME(sru_projection_sequence_backward_place_packed)(&none, nT, nB, nI, nH, 0);
+}
+
+int CELLGEN_NAME(sru_projection_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
+    const CELLGEN_NAME(sru_projection_sequence_backward_args) *args, void *packed)
+{
+    enum { thread = 0, threads = 1 };
+    if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
+    if (!args->w) return CELLGEN_NULL_POINTER;
+    if (!args->w_f) return CELLGEN_NULL_POINTER;
+    if (!args->w_r) return CELLGEN_NULL_POINTER;
+    if (!args->w_s) return CELLGEN_NULL_POINTER;
+    if (!args->v_f) return CELLGEN_NULL_POINTER;
+    if (!args->v_r) return CELLGEN_NULL_POINTER;
+    if (!packed) return CELLGEN_NULL_POINTER;
+    CELLGEN_NAME(sru_projection_sequence_backward_memory) here, *const memory = &here;
+    CELLGEN_NAME(sru_projection_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
+    here.args = args;
+    here.packed = here.pack_late = 0;
+    here.nT = nT;
+    here.nB = nB;
+    here.nI = nI;
+    here.nH = nH;
+    (void)memory, (void)thread, (void)threads;
+    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_s, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
+    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+        cg_pack_slot(nH, memory->args->w, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_2);
+    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_r, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_3);
+    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+        cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_4);
+    return CELLGEN_OK;
 }
 
 int CELLGEN_NAME(sru_projection_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int64_t nH,
@@ -1337,6 +1447,8 @@ int CELLGEN_NAME(sru_projection_sequence_backward)(int64_t nT, int64_t nB, int64
     here.args = args;
     here.team = (cellgen_team *)args->team;
     here.guarded = cellgen_is_guarded(options);
+    here.packed = options && options->packed;
+    if (here.packed) CELLGEN_NAME(sru_projection_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 10 : 0, nT, nB,
@@ -1362,7 +1474,7 @@ int CELLGEN_NAME(sru_projection_sequence_backward)(int64_t nT, int64_t nB, int64
     if (options && options->consume) here.d_r_pre_time = (real *)(uintptr_t)args->x_w_s;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late != 0;
+    here.pack_late = plan.pack_late && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(sru_projection_sequence_backward_task), &here);
     return CELLGEN_OK;
