@@ -421,6 +421,19 @@ def test_packed_weights_give_the_same_bits(cell, threads, sizes):
     assert size(*dims, library.ffi.NULL) - size(*dims, options) == packed.memory.bytes
 
 
+@pytest.mark.parametrize("name", ["antisymmetric_rnn", "fast_grnn", "lru"])
+def test_what_is_formed_of_weights_alone_is_packed_with_them(name):
+    kernel = cellgen.load(name)
+    arguments = draw(kernel.sequence_forward.function, 0, sizes={**SIZES, "R": 4})
+    expected = kernel.sequence_forward(**arguments)
+    timed = {a.name: {"T", "B"} & set(a.shape) for a in kernel.sequence_forward.function.arguments}
+    packed = kernel.pack(**{n: a for n, a in arguments.items() if not timed[n]})
+    rest = {n: a for n, a in arguments.items() if timed[n]}
+    found = kernel.sequence_forward(**rest, packed=packed)
+    for one, other in zip(found[:-1], expected[:-1], strict=True):
+        assert np.array_equal(one, other)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -254,14 +254,16 @@ int CELLGEN_NAME(antisymmetric_rnn_weight_gradients)(int64_t nB, int64_t nI, int
     workspace += CELLGEN_BYTES(nH * nH);
 
     /* d_b = sum(d_tanh_pre -> (H,)) */
-    real *d_b_row = args->d_b;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_tanh_pre_row = args->d_tanh_pre + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_tanh_pre = d_tanh_pre_row[unit];
-            d_b_row[unit] += d_tanh_pre;
+    {
+        real *d_b_row = args->d_b;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_tanh_pre_row = args->d_tanh_pre + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_tanh_pre = d_tanh_pre_row[unit];
+                d_b_row[unit] += d_tanh_pre;
+            }
         }
     }
 

@@ -332,24 +332,26 @@ int CELLGEN_NAME(augru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     /* d_b_n = sum(d_n_pre -> (H,))
      * d_b_r = sum(d_r_pre -> (H,))
      * d_b_u = sum(d_sigmoid_pre -> (H,)) */
-    real *d_b_n_row = args->d_b_n;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_n_row[unit] = 0;
-    real *d_b_r_row = args->d_b_r;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_r_row[unit] = 0;
-    real *d_b_u_row = args->d_b_u;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_u_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_n_pre_row = args->d_n_pre + row * nH;
-        const real *d_r_pre_row = args->d_r_pre + row * nH;
-        const real *d_sigmoid_pre_row = args->d_sigmoid_pre + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_n_pre = d_n_pre_row[unit];
-            const real d_r_pre = d_r_pre_row[unit];
-            const real d_sigmoid_pre = d_sigmoid_pre_row[unit];
-            d_b_n_row[unit] += d_n_pre;
-            d_b_r_row[unit] += d_r_pre;
-            d_b_u_row[unit] += d_sigmoid_pre;
+    {
+        real *d_b_n_row = args->d_b_n;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_n_row[unit] = 0;
+        real *d_b_r_row = args->d_b_r;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_r_row[unit] = 0;
+        real *d_b_u_row = args->d_b_u;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_u_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_n_pre_row = args->d_n_pre + row * nH;
+            const real *d_r_pre_row = args->d_r_pre + row * nH;
+            const real *d_sigmoid_pre_row = args->d_sigmoid_pre + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_n_pre = d_n_pre_row[unit];
+                const real d_r_pre = d_r_pre_row[unit];
+                const real d_sigmoid_pre = d_sigmoid_pre_row[unit];
+                d_b_n_row[unit] += d_n_pre;
+                d_b_r_row[unit] += d_r_pre;
+                d_b_u_row[unit] += d_sigmoid_pre;
+            }
         }
     }
 

@@ -240,21 +240,23 @@ int CELLGEN_NAME(brc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_u_a = sum(d_u_a_terms -> (H,))
      * d_u_c = sum(d_u_c_terms -> (H,)) */
-    real *d_u_a_row = args->d_u_a;
-    for (int64_t unit = 0; unit < nH; ++unit) d_u_a_row[unit] = 0;
-    real *d_u_c_row = args->d_u_c;
-    for (int64_t unit = 0; unit < nH; ++unit) d_u_c_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_tanh_pre_row = args->d_tanh_pre + row * nH;
-        const real *d_c_pre_row = args->d_c_pre + row * nH;
-        const real *h_prev_row = args->h_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_tanh_pre = d_tanh_pre_row[unit];
-            const real d_c_pre = d_c_pre_row[unit];
-            const real h_prev = h_prev_row[unit];
-            d_u_a_row[unit] += d_tanh_pre * h_prev;
-            d_u_c_row[unit] += d_c_pre * h_prev;
+    {
+        real *d_u_a_row = args->d_u_a;
+        for (int64_t unit = 0; unit < nH; ++unit) d_u_a_row[unit] = 0;
+        real *d_u_c_row = args->d_u_c;
+        for (int64_t unit = 0; unit < nH; ++unit) d_u_c_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_tanh_pre_row = args->d_tanh_pre + row * nH;
+            const real *d_c_pre_row = args->d_c_pre + row * nH;
+            const real *h_prev_row = args->h_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_tanh_pre = d_tanh_pre_row[unit];
+                const real d_c_pre = d_c_pre_row[unit];
+                const real h_prev = h_prev_row[unit];
+                d_u_a_row[unit] += d_tanh_pre * h_prev;
+                d_u_c_row[unit] += d_c_pre * h_prev;
+            }
         }
     }
 

@@ -395,36 +395,40 @@ int CELLGEN_NAME(cfc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH, int64
     /* d_b_k = sum(d_k_pre -> (H,))
      * d_b_g = sum(d_g_pre -> (H,))
      * d_b_f = sum(d_f -> (H,)) */
-    real *d_b_k_row = args->d_b_k;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_k_row[unit] = 0;
-    real *d_b_g_row = args->d_b_g;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_g_row[unit] = 0;
-    real *d_b_f_row = args->d_b_f;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_f_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_k_pre_row = args->d_k_pre + row * nH;
-        const real *d_g_pre_row = args->d_g_pre + row * nH;
-        const real *d_f_row = args->d_f + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_k_pre = d_k_pre_row[unit];
-            const real d_g_pre = d_g_pre_row[unit];
-            const real d_f = d_f_row[unit];
-            d_b_k_row[unit] += d_k_pre;
-            d_b_g_row[unit] += d_g_pre;
-            d_b_f_row[unit] += d_f;
+    {
+        real *d_b_k_row = args->d_b_k;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_k_row[unit] = 0;
+        real *d_b_g_row = args->d_b_g;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_g_row[unit] = 0;
+        real *d_b_f_row = args->d_b_f;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_f_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_k_pre_row = args->d_k_pre + row * nH;
+            const real *d_g_pre_row = args->d_g_pre + row * nH;
+            const real *d_f_row = args->d_f + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_k_pre = d_k_pre_row[unit];
+                const real d_g_pre = d_g_pre_row[unit];
+                const real d_f = d_f_row[unit];
+                d_b_k_row[unit] += d_k_pre;
+                d_b_g_row[unit] += d_g_pre;
+                d_b_f_row[unit] += d_f;
+            }
         }
     }
 
     /* d_b_bb = sum(d_b_bb_terms -> (M,)) */
-    real *d_b_bb_row = args->d_b_bb;
-    for (int64_t unit = 0; unit < nM; ++unit) d_b_bb_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_tanh_pre_row = args->d_tanh_pre + row * nM;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nM; ++unit) {
-            const real d_tanh_pre = d_tanh_pre_row[unit];
-            d_b_bb_row[unit] += 2 * d_tanh_pre / 3;
+    {
+        real *d_b_bb_row = args->d_b_bb;
+        for (int64_t unit = 0; unit < nM; ++unit) d_b_bb_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_tanh_pre_row = args->d_tanh_pre + row * nM;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nM; ++unit) {
+                const real d_tanh_pre = d_tanh_pre_row[unit];
+                d_b_bb_row[unit] += 2 * d_tanh_pre / 3;
+            }
         }
     }
 

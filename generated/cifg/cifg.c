@@ -327,24 +327,26 @@ int CELLGEN_NAME(cifg_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     /* d_b_o = sum(d_o_pre -> (H,))
      * d_b_g = sum(d_g_pre -> (H,))
      * d_b_f = sum(d_f_pre -> (H,)) */
-    real *d_b_o_row = args->d_b_o;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_o_row[unit] = 0;
-    real *d_b_g_row = args->d_b_g;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_g_row[unit] = 0;
-    real *d_b_f_row = args->d_b_f;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_f_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_o_pre_row = args->d_o_pre + row * nH;
-        const real *d_g_pre_row = args->d_g_pre + row * nH;
-        const real *d_f_pre_row = args->d_f_pre + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_o_pre = d_o_pre_row[unit];
-            const real d_g_pre = d_g_pre_row[unit];
-            const real d_f_pre = d_f_pre_row[unit];
-            d_b_o_row[unit] += d_o_pre;
-            d_b_g_row[unit] += d_g_pre;
-            d_b_f_row[unit] += d_f_pre;
+    {
+        real *d_b_o_row = args->d_b_o;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_o_row[unit] = 0;
+        real *d_b_g_row = args->d_b_g;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_g_row[unit] = 0;
+        real *d_b_f_row = args->d_b_f;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_f_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_o_pre_row = args->d_o_pre + row * nH;
+            const real *d_g_pre_row = args->d_g_pre + row * nH;
+            const real *d_f_pre_row = args->d_f_pre + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_o_pre = d_o_pre_row[unit];
+                const real d_g_pre = d_g_pre_row[unit];
+                const real d_f_pre = d_f_pre_row[unit];
+                d_b_o_row[unit] += d_o_pre;
+                d_b_g_row[unit] += d_g_pre;
+                d_b_f_row[unit] += d_f_pre;
+            }
         }
     }
 

@@ -152,14 +152,16 @@ int CELLGEN_NAME(elman_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->d_b) return CELLGEN_NULL_POINTER;
 
     /* d_b = sum(d_h_bar -> (H,)) */
-    real *d_b_row = args->d_b;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_bar_row = args->d_h_bar + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h_bar = d_h_bar_row[unit];
-            d_b_row[unit] += d_h_bar;
+    {
+        real *d_b_row = args->d_b;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_bar_row = args->d_h_bar + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h_bar = d_h_bar_row[unit];
+                d_b_row[unit] += d_h_bar;
+            }
         }
     }
 

@@ -326,19 +326,21 @@ int CELLGEN_NAME(fast_grnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_b_h = sum(d_h_bar_pre -> (H,))
      * d_b_z = sum(d_z_pre -> (H,)) */
-    real *d_b_h_row = args->d_b_h;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_h_row[unit] = 0;
-    real *d_b_z_row = args->d_b_z;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_z_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_bar_pre_row = args->d_h_bar_pre + row * nH;
-        const real *d_z_pre_row = args->d_z_pre + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h_bar_pre = d_h_bar_pre_row[unit];
-            const real d_z_pre = d_z_pre_row[unit];
-            d_b_h_row[unit] += d_h_bar_pre;
-            d_b_z_row[unit] += d_z_pre;
+    {
+        real *d_b_h_row = args->d_b_h;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_h_row[unit] = 0;
+        real *d_b_z_row = args->d_b_z;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_z_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_bar_pre_row = args->d_h_bar_pre + row * nH;
+            const real *d_z_pre_row = args->d_z_pre + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h_bar_pre = d_h_bar_pre_row[unit];
+                const real d_z_pre = d_z_pre_row[unit];
+                d_b_h_row[unit] += d_h_bar_pre;
+                d_b_z_row[unit] += d_z_pre;
+            }
         }
     }
 
@@ -358,27 +360,29 @@ int CELLGEN_NAME(fast_grnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
      * h_bar = tanh(b_h + s)
      * d_sigmoid_nu = sum(d_sigmoid_nu_terms -> (1,))
      * d_sigmoid_zeta = sum(d_sigmoid_zeta_terms -> (1,)) */
-    real d_sigmoid_nu = 0;
-    real d_sigmoid_zeta = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride;
-        const real *b_z_row = args->b_z;
-        const real *b_h_row = args->b_h;
-        const real *s_row = s_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real b_z = b_z_row[unit];
-            const real b_h = b_h_row[unit];
-            const real s = s_row[unit];
-            const real z = cg_sigmoid(b_z + s);
-            const real h_bar = cg_tanh(b_h + s);
-            d_sigmoid_nu += d_h * h_bar;
-            d_sigmoid_zeta += d_h * (1 - z) * h_bar;
+    {
+        real d_sigmoid_nu = 0;
+        real d_sigmoid_zeta = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_row = d_h_rows + row * d_h_stride;
+            const real *b_z_row = args->b_z;
+            const real *b_h_row = args->b_h;
+            const real *s_row = s_rows + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h = d_h_row[unit];
+                const real b_z = b_z_row[unit];
+                const real b_h = b_h_row[unit];
+                const real s = s_row[unit];
+                const real z = cg_sigmoid(b_z + s);
+                const real h_bar = cg_tanh(b_h + s);
+                d_sigmoid_nu += d_h * h_bar;
+                d_sigmoid_zeta += d_h * (1 - z) * h_bar;
+            }
         }
+        *(d_sigmoid_nu_rows) = d_sigmoid_nu;
+        *(d_sigmoid_zeta_rows) = d_sigmoid_zeta;
     }
-    *(d_sigmoid_nu_rows) = d_sigmoid_nu;
-    *(d_sigmoid_zeta_rows) = d_sigmoid_zeta;
 
     /* d_nu = d_sigmoid_nu * (1 - sigmoid_nu) * sigmoid_nu
      * d_zeta = d_sigmoid_zeta * (1 - sigmoid_zeta) * sigmoid_zeta */

@@ -348,29 +348,31 @@ int CELLGEN_NAME(gru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
      * d_b_n = sum(d_n_bar -> (H,))
      * d_b_r = sum(d_r_bar -> (H,))
      * d_b_z = sum(d_z_bar -> (H,)) */
-    real *d_c_n_row = args->d_c_n;
-    for (int64_t unit = 0; unit < nH; ++unit) d_c_n_row[unit] = 0;
-    real *d_b_n_row = args->d_b_n;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_n_row[unit] = 0;
-    real *d_b_r_row = args->d_b_r;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_r_row[unit] = 0;
-    real *d_b_z_row = args->d_b_z;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_z_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_n_bar_row = args->d_n_bar + row * nH;
-        const real *d_s_row = args->d_s + row * nH;
-        const real *d_r_bar_row = args->d_r_bar + row * nH;
-        const real *d_z_bar_row = args->d_z_bar + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_n_bar = d_n_bar_row[unit];
-            const real d_s = d_s_row[unit];
-            const real d_r_bar = d_r_bar_row[unit];
-            const real d_z_bar = d_z_bar_row[unit];
-            d_c_n_row[unit] += d_s;
-            d_b_n_row[unit] += d_n_bar;
-            d_b_r_row[unit] += d_r_bar;
-            d_b_z_row[unit] += d_z_bar;
+    {
+        real *d_c_n_row = args->d_c_n;
+        for (int64_t unit = 0; unit < nH; ++unit) d_c_n_row[unit] = 0;
+        real *d_b_n_row = args->d_b_n;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_n_row[unit] = 0;
+        real *d_b_r_row = args->d_b_r;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_r_row[unit] = 0;
+        real *d_b_z_row = args->d_b_z;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_z_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_n_bar_row = args->d_n_bar + row * nH;
+            const real *d_s_row = args->d_s + row * nH;
+            const real *d_r_bar_row = args->d_r_bar + row * nH;
+            const real *d_z_bar_row = args->d_z_bar + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_n_bar = d_n_bar_row[unit];
+                const real d_s = d_s_row[unit];
+                const real d_r_bar = d_r_bar_row[unit];
+                const real d_z_bar = d_z_bar_row[unit];
+                d_c_n_row[unit] += d_s;
+                d_b_n_row[unit] += d_n_bar;
+                d_b_r_row[unit] += d_r_bar;
+                d_b_z_row[unit] += d_z_bar;
+            }
         }
     }
 

@@ -300,32 +300,36 @@ int CELLGEN_NAME(gru_block_cell_weight_gradients)(int64_t nB, int64_t nI, int64_
 
     /* h_prev_r = h_prev * r
      * d_b_c = sum(d_c_bar -> (H,)) */
-    real *d_b_c_row = args->d_b_c;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_c_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_c_bar_row = args->d_c_bar + row * nH;
-        const real *h_prev_row = args->h_prev + row * nH;
-        const real *r_row = args->r + row * nH;
-        real *h_prev_r_row = h_prev_r_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_c_bar = d_c_bar_row[unit];
-            const real h_prev = h_prev_row[unit];
-            const real r = r_row[unit];
-            h_prev_r_row[unit] = h_prev * r;
-            d_b_c_row[unit] += d_c_bar;
+    {
+        real *d_b_c_row = args->d_b_c;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_c_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_c_bar_row = args->d_c_bar + row * nH;
+            const real *h_prev_row = args->h_prev + row * nH;
+            const real *r_row = args->r + row * nH;
+            real *h_prev_r_row = h_prev_r_rows + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_c_bar = d_c_bar_row[unit];
+                const real h_prev = h_prev_row[unit];
+                const real r = r_row[unit];
+                h_prev_r_row[unit] = h_prev * r;
+                d_b_c_row[unit] += d_c_bar;
+            }
         }
     }
 
     /* d_b_ru = sum(d_r_bar_u_bar -> (2*H,)) */
-    real *d_b_ru_row = args->d_b_ru;
-    for (int64_t unit = 0; unit < 2 * nH; ++unit) d_b_ru_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_r_bar_u_bar_row = args->d_r_bar_u_bar + row * (2 * nH);
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < 2 * nH; ++unit) {
-            const real d_r_bar_u_bar = d_r_bar_u_bar_row[unit];
-            d_b_ru_row[unit] += d_r_bar_u_bar;
+    {
+        real *d_b_ru_row = args->d_b_ru;
+        for (int64_t unit = 0; unit < 2 * nH; ++unit) d_b_ru_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_r_bar_u_bar_row = args->d_r_bar_u_bar + row * (2 * nH);
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < 2 * nH; ++unit) {
+                const real d_r_bar_u_bar = d_r_bar_u_bar_row[unit];
+                d_b_ru_row[unit] += d_r_bar_u_bar;
+            }
         }
     }
 

@@ -156,19 +156,21 @@ int CELLGEN_NAME(ind_rnn_relu_weight_gradients)(int64_t nB, int64_t nI, int64_t 
 
     /* d_b = sum(d_h_bar -> (H,))
      * d_u = sum(d_u_terms -> (H,)) */
-    real *d_b_row = args->d_b;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_row[unit] = 0;
-    real *d_u_row = args->d_u;
-    for (int64_t unit = 0; unit < nH; ++unit) d_u_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_bar_row = args->d_h_bar + row * nH;
-        const real *h_prev_row = args->h_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h_bar = d_h_bar_row[unit];
-            const real h_prev = h_prev_row[unit];
-            d_b_row[unit] += d_h_bar;
-            d_u_row[unit] += d_h_bar * h_prev;
+    {
+        real *d_b_row = args->d_b;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_row[unit] = 0;
+        real *d_u_row = args->d_u;
+        for (int64_t unit = 0; unit < nH; ++unit) d_u_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_bar_row = args->d_h_bar + row * nH;
+            const real *h_prev_row = args->h_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h_bar = d_h_bar_row[unit];
+                const real h_prev = h_prev_row[unit];
+                d_b_row[unit] += d_h_bar;
+                d_u_row[unit] += d_h_bar * h_prev;
+            }
         }
     }
 

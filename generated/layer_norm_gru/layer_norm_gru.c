@@ -998,30 +998,34 @@ int CELLGEN_NAME(layer_norm_gru_weight_gradients)(int64_t nB, int64_t nI, int64_
     workspace += CELLGEN_BYTES(nB * 1);
 
     /* d_beta3 = sum(d_n_pre -> (H,)) */
-    real *d_beta3_row = args->d_beta3;
-    for (int64_t unit = 0; unit < nH; ++unit) d_beta3_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_n_pre_row = args->d_n_pre + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_n_pre = d_n_pre_row[unit];
-            d_beta3_row[unit] += d_n_pre;
+    {
+        real *d_beta3_row = args->d_beta3;
+        for (int64_t unit = 0; unit < nH; ++unit) d_beta3_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_n_pre_row = args->d_n_pre + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_n_pre = d_n_pre_row[unit];
+                d_beta3_row[unit] += d_n_pre;
+            }
         }
     }
 
     /* d_beta2 = sum(d_gates -> (2*H,))
      * d_beta1 = sum(d_gates -> (2*H,)) */
-    real *d_beta2_row = args->d_beta2;
-    for (int64_t unit = 0; unit < 2 * nH; ++unit) d_beta2_row[unit] = 0;
-    real *d_beta1_row = args->d_beta1;
-    for (int64_t unit = 0; unit < 2 * nH; ++unit) d_beta1_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_gates_row = args->d_gates + row * (2 * nH);
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < 2 * nH; ++unit) {
-            const real d_gates = d_gates_row[unit];
-            d_beta2_row[unit] += d_gates;
-            d_beta1_row[unit] += d_gates;
+    {
+        real *d_beta2_row = args->d_beta2;
+        for (int64_t unit = 0; unit < 2 * nH; ++unit) d_beta2_row[unit] = 0;
+        real *d_beta1_row = args->d_beta1;
+        for (int64_t unit = 0; unit < 2 * nH; ++unit) d_beta1_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_gates_row = args->d_gates + row * (2 * nH);
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < 2 * nH; ++unit) {
+                const real d_gates = d_gates_row[unit];
+                d_beta2_row[unit] += d_gates;
+                d_beta1_row[unit] += d_gates;
+            }
         }
     }
 
@@ -1144,35 +1148,37 @@ int CELLGEN_NAME(layer_norm_gru_weight_gradients)(int64_t nB, int64_t nI, int64_
     /* gates = alpha1 * (hu - 0.5 * sum_hu / H) / sqrt_sqrt_pre + alpha2 * (xw - 0.5 * sum_xw / H) / sqrt_sqrt_pre_2 + beta1 + beta2
      * d_alpha2 = sum(d_alpha2_terms -> (2*H,))
      * d_alpha1 = sum(d_alpha1_terms -> (2*H,)) */
-    real *d_alpha2_row = args->d_alpha2;
-    for (int64_t unit = 0; unit < 2 * nH; ++unit) d_alpha2_row[unit] = 0;
-    real *d_alpha1_row = args->d_alpha1;
-    for (int64_t unit = 0; unit < 2 * nH; ++unit) d_alpha1_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_gates_row = args->d_gates + row * (2 * nH);
-        const real *alpha1_row = args->alpha1;
-        const real *alpha2_row = args->alpha2;
-        const real *beta1_row = args->beta1;
-        const real *beta2_row = args->beta2;
-        const real *hu_row = hu_rows + row * (2 * nH);
-        const real *xw_row = xw_rows + row * (2 * nH);
-        const real sum_hu = *(sum_hu_rows + row);
-        const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row);
-        const real sum_xw = *(sum_xw_rows + row);
-        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row);
-        real *gates_row = gates_rows + row * (2 * nH);
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < 2 * nH; ++unit) {
-            const real d_gates = d_gates_row[unit];
-            const real alpha1 = alpha1_row[unit];
-            const real alpha2 = alpha2_row[unit];
-            const real beta1 = beta1_row[unit];
-            const real beta2 = beta2_row[unit];
-            const real hu = hu_row[unit];
-            const real xw = xw_row[unit];
-            gates_row[unit] = alpha1 * (hu - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre + alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta1 + beta2;
-            d_alpha2_row[unit] += d_gates * (xw - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2;
-            d_alpha1_row[unit] += d_gates * (hu - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre;
+    {
+        real *d_alpha2_row = args->d_alpha2;
+        for (int64_t unit = 0; unit < 2 * nH; ++unit) d_alpha2_row[unit] = 0;
+        real *d_alpha1_row = args->d_alpha1;
+        for (int64_t unit = 0; unit < 2 * nH; ++unit) d_alpha1_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_gates_row = args->d_gates + row * (2 * nH);
+            const real *alpha1_row = args->alpha1;
+            const real *alpha2_row = args->alpha2;
+            const real *beta1_row = args->beta1;
+            const real *beta2_row = args->beta2;
+            const real *hu_row = hu_rows + row * (2 * nH);
+            const real *xw_row = xw_rows + row * (2 * nH);
+            const real sum_hu = *(sum_hu_rows + row);
+            const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row);
+            const real sum_xw = *(sum_xw_rows + row);
+            const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row);
+            real *gates_row = gates_rows + row * (2 * nH);
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < 2 * nH; ++unit) {
+                const real d_gates = d_gates_row[unit];
+                const real alpha1 = alpha1_row[unit];
+                const real alpha2 = alpha2_row[unit];
+                const real beta1 = beta1_row[unit];
+                const real beta2 = beta2_row[unit];
+                const real hu = hu_row[unit];
+                const real xw = xw_row[unit];
+                gates_row[unit] = alpha1 * (hu - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre + alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta1 + beta2;
+                d_alpha2_row[unit] += d_gates * (xw - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2;
+                d_alpha1_row[unit] += d_gates * (hu - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre;
+            }
         }
     }
 
@@ -1180,31 +1186,33 @@ int CELLGEN_NAME(layer_norm_gru_weight_gradients)(int64_t nB, int64_t nI, int64_
      * d_beta4 = sum(d_beta4_terms -> (H,))
      * d_alpha4 = sum(d_alpha4_terms -> (H,))
      * d_alpha3 = sum(d_alpha3_terms -> (H,)) */
-    real *d_beta4_row = args->d_beta4;
-    for (int64_t unit = 0; unit < nH; ++unit) d_beta4_row[unit] = 0;
-    real *d_alpha4_row = args->d_alpha4;
-    for (int64_t unit = 0; unit < nH; ++unit) d_alpha4_row[unit] = 0;
-    real *d_alpha3_row = args->d_alpha3;
-    for (int64_t unit = 0; unit < nH; ++unit) d_alpha3_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_n_pre_row = args->d_n_pre + row * nH;
-        const real *hu_n_row = hu_n_rows + row * nH;
-        const real *xw_n_row = xw_n_rows + row * nH;
-        const real *gates_1_row = gates_rows + row * (2 * nH) + nH;
-        const real sum_xw_n = *(sum_xw_n_rows + row);
-        const real sum_xw_n_sum_xw_n = *(sum_xw_n_sum_xw_n_rows + row);
-        const real sum_hu_n = *(sum_hu_n_rows + row);
-        const real sum_hu_n_sum_hu_n = *(sum_hu_n_sum_hu_n_rows + row);
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_n_pre = d_n_pre_row[unit];
-            const real hu_n = hu_n_row[unit];
-            const real xw_n = xw_n_row[unit];
-            const real gates_1 = gates_1_row[unit];
-            const real r = cg_sigmoid(gates_1);
-            d_beta4_row[unit] += d_n_pre * r;
-            d_alpha4_row[unit] += d_n_pre * (hu_n - sum_hu_n / (real)nH) * r / cg_sqrt(sum_hu_n_sum_hu_n / (real)nH + (real)1e-05);
-            d_alpha3_row[unit] += d_n_pre * (xw_n - sum_xw_n / (real)nH) / cg_sqrt(sum_xw_n_sum_xw_n / (real)nH + (real)1e-05);
+    {
+        real *d_beta4_row = args->d_beta4;
+        for (int64_t unit = 0; unit < nH; ++unit) d_beta4_row[unit] = 0;
+        real *d_alpha4_row = args->d_alpha4;
+        for (int64_t unit = 0; unit < nH; ++unit) d_alpha4_row[unit] = 0;
+        real *d_alpha3_row = args->d_alpha3;
+        for (int64_t unit = 0; unit < nH; ++unit) d_alpha3_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_n_pre_row = args->d_n_pre + row * nH;
+            const real *hu_n_row = hu_n_rows + row * nH;
+            const real *xw_n_row = xw_n_rows + row * nH;
+            const real *gates_1_row = gates_rows + row * (2 * nH) + nH;
+            const real sum_xw_n = *(sum_xw_n_rows + row);
+            const real sum_xw_n_sum_xw_n = *(sum_xw_n_sum_xw_n_rows + row);
+            const real sum_hu_n = *(sum_hu_n_rows + row);
+            const real sum_hu_n_sum_hu_n = *(sum_hu_n_sum_hu_n_rows + row);
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_n_pre = d_n_pre_row[unit];
+                const real hu_n = hu_n_row[unit];
+                const real xw_n = xw_n_row[unit];
+                const real gates_1 = gates_1_row[unit];
+                const real r = cg_sigmoid(gates_1);
+                d_beta4_row[unit] += d_n_pre * r;
+                d_alpha4_row[unit] += d_n_pre * (hu_n - sum_hu_n / (real)nH) * r / cg_sqrt(sum_hu_n_sum_hu_n / (real)nH + (real)1e-05);
+                d_alpha3_row[unit] += d_n_pre * (xw_n - sum_xw_n / (real)nH) / cg_sqrt(sum_xw_n_sum_xw_n / (real)nH + (real)1e-05);
+            }
         }
     }
 

@@ -917,39 +917,43 @@ int CELLGEN_NAME(layer_norm_lstm_weight_gradients)(int64_t nB, int64_t nI, int64
 
     /* sum_c = sum(c -> (B, 1))
      * d_beta3 = sum(d_tanh_pre -> (H,)) */
-    real *d_beta3_row = args->d_beta3;
-    for (int64_t unit = 0; unit < nH; ++unit) d_beta3_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_tanh_pre_row = args->d_tanh_pre + row * nH;
-        const real *c_row = args->c + row * nH;
-        real sum_c = 0;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_tanh_pre = d_tanh_pre_row[unit];
-            const real c = c_row[unit];
-            sum_c += c;
-            d_beta3_row[unit] += d_tanh_pre;
+    {
+        real *d_beta3_row = args->d_beta3;
+        for (int64_t unit = 0; unit < nH; ++unit) d_beta3_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_tanh_pre_row = args->d_tanh_pre + row * nH;
+            const real *c_row = args->c + row * nH;
+            real sum_c = 0;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_tanh_pre = d_tanh_pre_row[unit];
+                const real c = c_row[unit];
+                sum_c += c;
+                d_beta3_row[unit] += d_tanh_pre;
+            }
+            *(sum_c_rows + row) = sum_c;
         }
-        *(sum_c_rows + row) = sum_c;
     }
 
     /* d_beta2 = sum(d_b_hu_norm_xw_norm -> (4*H,))
      * d_beta1 = sum(d_b_hu_norm_xw_norm -> (4*H,))
      * d_b = sum(d_b_hu_norm_xw_norm -> (4*H,)) */
-    real *d_beta2_row = args->d_beta2;
-    for (int64_t unit = 0; unit < 4 * nH; ++unit) d_beta2_row[unit] = 0;
-    real *d_beta1_row = args->d_beta1;
-    for (int64_t unit = 0; unit < 4 * nH; ++unit) d_beta1_row[unit] = 0;
-    real *d_b_row = args->d_b;
-    for (int64_t unit = 0; unit < 4 * nH; ++unit) d_b_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_b_hu_norm_xw_norm_row = args->d_b_hu_norm_xw_norm + row * (4 * nH);
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < 4 * nH; ++unit) {
-            const real d_b_hu_norm_xw_norm = d_b_hu_norm_xw_norm_row[unit];
-            d_beta2_row[unit] += d_b_hu_norm_xw_norm;
-            d_beta1_row[unit] += d_b_hu_norm_xw_norm;
-            d_b_row[unit] += d_b_hu_norm_xw_norm;
+    {
+        real *d_beta2_row = args->d_beta2;
+        for (int64_t unit = 0; unit < 4 * nH; ++unit) d_beta2_row[unit] = 0;
+        real *d_beta1_row = args->d_beta1;
+        for (int64_t unit = 0; unit < 4 * nH; ++unit) d_beta1_row[unit] = 0;
+        real *d_b_row = args->d_b;
+        for (int64_t unit = 0; unit < 4 * nH; ++unit) d_b_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_b_hu_norm_xw_norm_row = args->d_b_hu_norm_xw_norm + row * (4 * nH);
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < 4 * nH; ++unit) {
+                const real d_b_hu_norm_xw_norm = d_b_hu_norm_xw_norm_row[unit];
+                d_beta2_row[unit] += d_b_hu_norm_xw_norm;
+                d_beta1_row[unit] += d_b_hu_norm_xw_norm;
+                d_b_row[unit] += d_b_hu_norm_xw_norm;
+            }
         }
     }
 
@@ -1017,42 +1021,46 @@ int CELLGEN_NAME(layer_norm_lstm_weight_gradients)(int64_t nB, int64_t nI, int64
     }
 
     /* d_alpha3 = sum(d_alpha3_terms -> (H,)) */
-    real *d_alpha3_row = args->d_alpha3;
-    for (int64_t unit = 0; unit < nH; ++unit) d_alpha3_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_tanh_pre_row = args->d_tanh_pre + row * nH;
-        const real *c_row = args->c + row * nH;
-        const real sum_c = *(sum_c_rows + row);
-        const real sum_c_sum_c = *(sum_c_sum_c_rows + row);
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_tanh_pre = d_tanh_pre_row[unit];
-            const real c = c_row[unit];
-            d_alpha3_row[unit] += d_tanh_pre * (c - sum_c / (real)nH) / cg_sqrt(sum_c_sum_c / (real)nH + (real)1e-05);
+    {
+        real *d_alpha3_row = args->d_alpha3;
+        for (int64_t unit = 0; unit < nH; ++unit) d_alpha3_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_tanh_pre_row = args->d_tanh_pre + row * nH;
+            const real *c_row = args->c + row * nH;
+            const real sum_c = *(sum_c_rows + row);
+            const real sum_c_sum_c = *(sum_c_sum_c_rows + row);
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_tanh_pre = d_tanh_pre_row[unit];
+                const real c = c_row[unit];
+                d_alpha3_row[unit] += d_tanh_pre * (c - sum_c / (real)nH) / cg_sqrt(sum_c_sum_c / (real)nH + (real)1e-05);
+            }
         }
     }
 
     /* d_alpha2 = sum(d_alpha2_terms -> (4*H,))
      * d_alpha1 = sum(d_alpha1_terms -> (4*H,)) */
-    real *d_alpha2_row = args->d_alpha2;
-    for (int64_t unit = 0; unit < 4 * nH; ++unit) d_alpha2_row[unit] = 0;
-    real *d_alpha1_row = args->d_alpha1;
-    for (int64_t unit = 0; unit < 4 * nH; ++unit) d_alpha1_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_b_hu_norm_xw_norm_row = args->d_b_hu_norm_xw_norm + row * (4 * nH);
-        const real *hu_row = hu_rows + row * (4 * nH);
-        const real *xw_row = xw_rows + row * (4 * nH);
-        const real sum_hu = *(sum_hu_rows + row);
-        const real sum_hu_sum_hu = *(sum_hu_sum_hu_rows + row);
-        const real sum_xw = *(sum_xw_rows + row);
-        const real sum_xw_sum_xw = *(sum_xw_sum_xw_rows + row);
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < 4 * nH; ++unit) {
-            const real d_b_hu_norm_xw_norm = d_b_hu_norm_xw_norm_row[unit];
-            const real hu = hu_row[unit];
-            const real xw = xw_row[unit];
-            d_alpha2_row[unit] += d_b_hu_norm_xw_norm * (xw - (real)0.25 * sum_xw / (real)nH) / cg_sqrt((real)0.25 * sum_xw_sum_xw / (real)nH + (real)1e-05);
-            d_alpha1_row[unit] += d_b_hu_norm_xw_norm * (hu - (real)0.25 * sum_hu / (real)nH) / cg_sqrt((real)0.25 * sum_hu_sum_hu / (real)nH + (real)1e-05);
+    {
+        real *d_alpha2_row = args->d_alpha2;
+        for (int64_t unit = 0; unit < 4 * nH; ++unit) d_alpha2_row[unit] = 0;
+        real *d_alpha1_row = args->d_alpha1;
+        for (int64_t unit = 0; unit < 4 * nH; ++unit) d_alpha1_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_b_hu_norm_xw_norm_row = args->d_b_hu_norm_xw_norm + row * (4 * nH);
+            const real *hu_row = hu_rows + row * (4 * nH);
+            const real *xw_row = xw_rows + row * (4 * nH);
+            const real sum_hu = *(sum_hu_rows + row);
+            const real sum_hu_sum_hu = *(sum_hu_sum_hu_rows + row);
+            const real sum_xw = *(sum_xw_rows + row);
+            const real sum_xw_sum_xw = *(sum_xw_sum_xw_rows + row);
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < 4 * nH; ++unit) {
+                const real d_b_hu_norm_xw_norm = d_b_hu_norm_xw_norm_row[unit];
+                const real hu = hu_row[unit];
+                const real xw = xw_row[unit];
+                d_alpha2_row[unit] += d_b_hu_norm_xw_norm * (xw - (real)0.25 * sum_xw / (real)nH) / cg_sqrt((real)0.25 * sum_xw_sum_xw / (real)nH + (real)1e-05);
+                d_alpha1_row[unit] += d_b_hu_norm_xw_norm * (hu - (real)0.25 * sum_hu / (real)nH) / cg_sqrt((real)0.25 * sum_hu_sum_hu / (real)nH + (real)1e-05);
+            }
         }
     }
 

@@ -425,29 +425,31 @@ int CELLGEN_NAME(lem_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
      * d_b_z = sum(d_tanh_pre -> (H,))
      * d_b_2 = sum(d_sigmoid_pre_2 -> (H,))
      * d_b_1 = sum(d_sigmoid_pre -> (H,)) */
-    real *d_b_y_row = args->d_b_y;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_y_row[unit] = 0;
-    real *d_b_z_row = args->d_b_z;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_z_row[unit] = 0;
-    real *d_b_2_row = args->d_b_2;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_2_row[unit] = 0;
-    real *d_b_1_row = args->d_b_1;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_1_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_tanh_pre_2_row = args->d_tanh_pre_2 + row * nH;
-        const real *d_tanh_pre_row = args->d_tanh_pre + row * nH;
-        const real *d_sigmoid_pre_2_row = args->d_sigmoid_pre_2 + row * nH;
-        const real *d_sigmoid_pre_row = args->d_sigmoid_pre + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_tanh_pre_2 = d_tanh_pre_2_row[unit];
-            const real d_tanh_pre = d_tanh_pre_row[unit];
-            const real d_sigmoid_pre_2 = d_sigmoid_pre_2_row[unit];
-            const real d_sigmoid_pre = d_sigmoid_pre_row[unit];
-            d_b_y_row[unit] += d_tanh_pre_2;
-            d_b_z_row[unit] += d_tanh_pre;
-            d_b_2_row[unit] += d_sigmoid_pre_2;
-            d_b_1_row[unit] += d_sigmoid_pre;
+    {
+        real *d_b_y_row = args->d_b_y;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_y_row[unit] = 0;
+        real *d_b_z_row = args->d_b_z;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_z_row[unit] = 0;
+        real *d_b_2_row = args->d_b_2;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_2_row[unit] = 0;
+        real *d_b_1_row = args->d_b_1;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_1_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_tanh_pre_2_row = args->d_tanh_pre_2 + row * nH;
+            const real *d_tanh_pre_row = args->d_tanh_pre + row * nH;
+            const real *d_sigmoid_pre_2_row = args->d_sigmoid_pre_2 + row * nH;
+            const real *d_sigmoid_pre_row = args->d_sigmoid_pre + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_tanh_pre_2 = d_tanh_pre_2_row[unit];
+                const real d_tanh_pre = d_tanh_pre_row[unit];
+                const real d_sigmoid_pre_2 = d_sigmoid_pre_2_row[unit];
+                const real d_sigmoid_pre = d_sigmoid_pre_row[unit];
+                d_b_y_row[unit] += d_tanh_pre_2;
+                d_b_z_row[unit] += d_tanh_pre;
+                d_b_2_row[unit] += d_sigmoid_pre_2;
+                d_b_1_row[unit] += d_sigmoid_pre;
+            }
         }
     }
 

@@ -289,14 +289,16 @@ int CELLGEN_NAME(li_gru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     workspace += CELLGEN_BYTES(nB * nH);
 
     /* d_b_z = sum(d_z_pre -> (H,)) */
-    real *d_b_z_row = args->d_b_z;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_z_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_z_pre_row = args->d_z_pre + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_z_pre = d_z_pre_row[unit];
-            d_b_z_row[unit] += d_z_pre;
+    {
+        real *d_b_z_row = args->d_b_z;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_z_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_z_pre_row = args->d_z_pre + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_z_pre = d_z_pre_row[unit];
+                d_b_z_row[unit] += d_z_pre;
+            }
         }
     }
 
@@ -320,21 +322,23 @@ int CELLGEN_NAME(li_gru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* n = relu(b_n + x_w_n + h_prev_u_n)
      * d_b_n = sum(d_b_n_terms -> (H,)) */
-    real *d_b_n_row = args->d_b_n;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_n_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_n_row = args->d_n + row * nH;
-        const real *b_n_row = args->b_n;
-        const real *x_w_n_row = x_w_n_rows + row * nH;
-        const real *h_prev_u_n_row = h_prev_u_n_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_n = d_n_row[unit];
-            const real b_n = b_n_row[unit];
-            const real x_w_n = x_w_n_row[unit];
-            const real h_prev_u_n = h_prev_u_n_row[unit];
-            const real n = cg_relu(b_n + x_w_n + h_prev_u_n);
-            d_b_n_row[unit] += d_n * cg_gt(n, 0);
+    {
+        real *d_b_n_row = args->d_b_n;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_n_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_n_row = args->d_n + row * nH;
+            const real *b_n_row = args->b_n;
+            const real *x_w_n_row = x_w_n_rows + row * nH;
+            const real *h_prev_u_n_row = h_prev_u_n_rows + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_n = d_n_row[unit];
+                const real b_n = b_n_row[unit];
+                const real x_w_n = x_w_n_row[unit];
+                const real h_prev_u_n = h_prev_u_n_row[unit];
+                const real n = cg_relu(b_n + x_w_n + h_prev_u_n);
+                d_b_n_row[unit] += d_n * cg_gt(n, 0);
+            }
         }
     }
 

@@ -193,14 +193,16 @@ int CELLGEN_NAME(lif_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     if (!args->d_b) return CELLGEN_NULL_POINTER;
 
     /* d_b = sum(d_v_total -> (H,)) */
-    real *d_b_row = args->d_b;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_v_total_row = args->d_v_total + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_v_total = d_v_total_row[unit];
-            d_b_row[unit] += d_v_total;
+    {
+        real *d_b_row = args->d_b;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_v_total_row = args->d_v_total + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_v_total = d_v_total_row[unit];
+                d_b_row[unit] += d_v_total;
+            }
         }
     }
 

@@ -472,44 +472,48 @@ int CELLGEN_NAME(lru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
      * d_lam_im_terms_2 = -d_h_re_total * h_im_prev
      * d_lam_im = sum(d_lam_im_terms_3 -> (H,))
      * d_lam_re = sum(d_lam_re_terms_3 -> (H,)) */
-    real *d_lam_im_row = d_lam_im_rows;
-    for (int64_t unit = 0; unit < nH; ++unit) d_lam_im_row[unit] = 0;
-    real *d_lam_re_row = d_lam_re_rows;
-    for (int64_t unit = 0; unit < nH; ++unit) d_lam_re_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_im_total_row = args->d_h_im_total + row * nH;
-        const real *d_h_re_total_row = args->d_h_re_total + row * nH;
-        const real *h_re_prev_row = args->h_re_prev + row * nH;
-        const real *h_im_prev_row = args->h_im_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h_im_total = d_h_im_total_row[unit];
-            const real d_h_re_total = d_h_re_total_row[unit];
-            const real h_re_prev = h_re_prev_row[unit];
-            const real h_im_prev = h_im_prev_row[unit];
-            const real d_lam_re_terms = d_h_im_total * h_im_prev;
-            const real d_lam_im_terms = d_h_im_total * h_re_prev;
-            const real d_lam_re_terms_2 = d_h_re_total * h_re_prev;
-            const real d_lam_im_terms_2 = -d_h_re_total * h_im_prev;
-            d_lam_im_row[unit] += d_lam_im_terms + d_lam_im_terms_2;
-            d_lam_re_row[unit] += d_lam_re_terms + d_lam_re_terms_2;
+    {
+        real *d_lam_im_row = d_lam_im_rows;
+        for (int64_t unit = 0; unit < nH; ++unit) d_lam_im_row[unit] = 0;
+        real *d_lam_re_row = d_lam_re_rows;
+        for (int64_t unit = 0; unit < nH; ++unit) d_lam_re_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_im_total_row = args->d_h_im_total + row * nH;
+            const real *d_h_re_total_row = args->d_h_re_total + row * nH;
+            const real *h_re_prev_row = args->h_re_prev + row * nH;
+            const real *h_im_prev_row = args->h_im_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h_im_total = d_h_im_total_row[unit];
+                const real d_h_re_total = d_h_re_total_row[unit];
+                const real h_re_prev = h_re_prev_row[unit];
+                const real h_im_prev = h_im_prev_row[unit];
+                const real d_lam_re_terms = d_h_im_total * h_im_prev;
+                const real d_lam_im_terms = d_h_im_total * h_re_prev;
+                const real d_lam_re_terms_2 = d_h_re_total * h_re_prev;
+                const real d_lam_im_terms_2 = -d_h_re_total * h_im_prev;
+                d_lam_im_row[unit] += d_lam_im_terms + d_lam_im_terms_2;
+                d_lam_re_row[unit] += d_lam_re_terms + d_lam_re_terms_2;
+            }
         }
     }
 
     /* d_y_copy = d_y
      * d_d = sum(d_d_terms -> (I,)) */
-    real *d_d_row = args->d_d;
-    for (int64_t unit = 0; unit < nI; ++unit) d_d_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_y_row = d_y_rows + row * d_y_stride;
-        const real *x_row = args->x + row * nI;
-        real *d_y_copy_row = d_y_copy_rows + row * nI;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nI; ++unit) {
-            const real d_y = d_y_row[unit];
-            const real x = x_row[unit];
-            d_y_copy_row[unit] = d_y;
-            d_d_row[unit] += d_y * x;
+    {
+        real *d_d_row = args->d_d;
+        for (int64_t unit = 0; unit < nI; ++unit) d_d_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_y_row = d_y_rows + row * d_y_stride;
+            const real *x_row = args->x + row * nI;
+            real *d_y_copy_row = d_y_copy_rows + row * nI;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nI; ++unit) {
+                const real d_y = d_y_row[unit];
+                const real x = x_row[unit];
+                d_y_copy_row[unit] = d_y;
+                d_d_row[unit] += d_y * x;
+            }
         }
     }
 
@@ -534,22 +538,24 @@ int CELLGEN_NAME(lru_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     /* d_scale_terms = d_h_im_total * x_b_im
      * d_scale_terms_2 = d_h_re_total * x_b_re
      * d_scale = sum(d_scale_terms_3 -> (H,)) */
-    real *d_scale_row = d_scale_rows;
-    for (int64_t unit = 0; unit < nH; ++unit) d_scale_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_im_total_row = args->d_h_im_total + row * nH;
-        const real *d_h_re_total_row = args->d_h_re_total + row * nH;
-        const real *x_b_re_row = x_b_re_rows + row * nH;
-        const real *x_b_im_row = x_b_im_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h_im_total = d_h_im_total_row[unit];
-            const real d_h_re_total = d_h_re_total_row[unit];
-            const real x_b_re = x_b_re_row[unit];
-            const real x_b_im = x_b_im_row[unit];
-            const real d_scale_terms = d_h_im_total * x_b_im;
-            const real d_scale_terms_2 = d_h_re_total * x_b_re;
-            d_scale_row[unit] += d_scale_terms + d_scale_terms_2;
+    {
+        real *d_scale_row = d_scale_rows;
+        for (int64_t unit = 0; unit < nH; ++unit) d_scale_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_im_total_row = args->d_h_im_total + row * nH;
+            const real *d_h_re_total_row = args->d_h_re_total + row * nH;
+            const real *x_b_re_row = x_b_re_rows + row * nH;
+            const real *x_b_im_row = x_b_im_rows + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h_im_total = d_h_im_total_row[unit];
+                const real d_h_re_total = d_h_re_total_row[unit];
+                const real x_b_re = x_b_re_row[unit];
+                const real x_b_im = x_b_im_row[unit];
+                const real d_scale_terms = d_h_im_total * x_b_im;
+                const real d_scale_terms_2 = d_h_re_total * x_b_re;
+                d_scale_row[unit] += d_scale_terms + d_scale_terms_2;
+            }
         }
     }
 

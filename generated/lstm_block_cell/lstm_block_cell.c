@@ -224,71 +224,73 @@ int CELLGEN_NAME(lstm_block_cell_backward)(int64_t nB, int64_t nH,
      * d_wco = sum(d_wco_terms -> (H,))
      * d_wcf = sum(d_wcf_terms -> (H,))
      * d_wci = sum(d_wci_terms -> (H,)) */
-    real *d_wco_row = args->d_wco;
-    for (int64_t unit = 0; unit < nH; ++unit) d_wco_row[unit] = 0;
-    real *d_wcf_row = args->d_wcf;
-    for (int64_t unit = 0; unit < nH; ++unit) d_wcf_row[unit] = 0;
-    real *d_wci_row = args->d_wci;
-    for (int64_t unit = 0; unit < nH; ++unit) d_wci_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_i_row = d_i_rows + row * d_i_stride;
-        const real *d_cs_row = d_cs_rows + row * d_cs_stride;
-        const real *d_f_row = d_f_rows + row * d_f_stride;
-        const real *d_o_row = d_o_rows + row * d_o_stride;
-        const real *d_ci_row = d_ci_rows + row * d_ci_stride;
-        const real *d_co_row = d_co_rows + row * d_co_stride;
-        const real *d_h_row = d_h_rows + row * d_h_stride;
-        const real *cs_prev_row = args->cs_prev + row * nH;
-        const real *wci_row = args->wci;
-        const real *wcf_row = args->wcf;
-        const real *wco_row = args->wco;
-        const real *i_row = args->i + row * nH;
-        const real *ci_row = args->ci + row * nH;
-        const real *f_row = args->f + row * nH;
-        const real *cs_row = args->cs + row * nH;
-        const real *co_row = args->co + row * nH;
-        const real *o_row = args->o + row * nH;
-        real *d_o_pre_row = args->d_icfo + row * (4 * nH) + 3 * nH;
-        real *d_f_pre_row = args->d_icfo + row * (4 * nH) + 2 * nH;
-        real *d_i_pre_row = args->d_icfo + row * (4 * nH);
-        real *d_ci_bar_row = args->d_icfo + row * (4 * nH) + nH;
-        real *d_cs_prev_row = args->d_cs_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_i = d_i_row[unit];
-            const real d_cs = d_cs_row[unit];
-            const real d_f = d_f_row[unit];
-            const real d_o = d_o_row[unit];
-            const real d_ci = d_ci_row[unit];
-            const real d_co = d_co_row[unit];
-            const real d_h = d_h_row[unit];
-            const real cs_prev = cs_prev_row[unit];
-            const real wci = wci_row[unit];
-            const real wcf = wcf_row[unit];
-            const real wco = wco_row[unit];
-            const real i = i_row[unit];
-            const real ci = ci_row[unit];
-            const real f = f_row[unit];
-            const real cs = cs_row[unit];
-            const real co = co_row[unit];
-            const real o = o_row[unit];
-            const real d_o_total = d_o + d_h * co;
-            const real d_o_pre = d_o_total * (1 - o) * o;
-            d_o_pre_row[unit] = d_o_pre;
-            const real d_co_total = d_co + d_h * o;
-            const real d_cs_total = d_cs + d_o_pre * wco + d_co_total * (1 - co * co);
-            const real d_f_total = d_f + d_cs_total * cs_prev;
-            const real d_f_pre = d_f_total * (1 - f) * f;
-            d_f_pre_row[unit] = d_f_pre;
-            const real d_ci_total = d_ci + d_cs_total * i;
-            const real d_i_total = d_i + d_cs_total * ci;
-            const real d_i_pre = d_i_total * (1 - i) * i;
-            d_i_pre_row[unit] = d_i_pre;
-            d_ci_bar_row[unit] = d_ci_total * (1 - ci * ci);
-            d_cs_prev_row[unit] = d_cs_total * f + d_f_pre * wcf + d_i_pre * wci;
-            d_wco_row[unit] += d_o_pre * cs;
-            d_wcf_row[unit] += d_f_pre * cs_prev;
-            d_wci_row[unit] += d_i_pre * cs_prev;
+    {
+        real *d_wco_row = args->d_wco;
+        for (int64_t unit = 0; unit < nH; ++unit) d_wco_row[unit] = 0;
+        real *d_wcf_row = args->d_wcf;
+        for (int64_t unit = 0; unit < nH; ++unit) d_wcf_row[unit] = 0;
+        real *d_wci_row = args->d_wci;
+        for (int64_t unit = 0; unit < nH; ++unit) d_wci_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_i_row = d_i_rows + row * d_i_stride;
+            const real *d_cs_row = d_cs_rows + row * d_cs_stride;
+            const real *d_f_row = d_f_rows + row * d_f_stride;
+            const real *d_o_row = d_o_rows + row * d_o_stride;
+            const real *d_ci_row = d_ci_rows + row * d_ci_stride;
+            const real *d_co_row = d_co_rows + row * d_co_stride;
+            const real *d_h_row = d_h_rows + row * d_h_stride;
+            const real *cs_prev_row = args->cs_prev + row * nH;
+            const real *wci_row = args->wci;
+            const real *wcf_row = args->wcf;
+            const real *wco_row = args->wco;
+            const real *i_row = args->i + row * nH;
+            const real *ci_row = args->ci + row * nH;
+            const real *f_row = args->f + row * nH;
+            const real *cs_row = args->cs + row * nH;
+            const real *co_row = args->co + row * nH;
+            const real *o_row = args->o + row * nH;
+            real *d_o_pre_row = args->d_icfo + row * (4 * nH) + 3 * nH;
+            real *d_f_pre_row = args->d_icfo + row * (4 * nH) + 2 * nH;
+            real *d_i_pre_row = args->d_icfo + row * (4 * nH);
+            real *d_ci_bar_row = args->d_icfo + row * (4 * nH) + nH;
+            real *d_cs_prev_row = args->d_cs_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_i = d_i_row[unit];
+                const real d_cs = d_cs_row[unit];
+                const real d_f = d_f_row[unit];
+                const real d_o = d_o_row[unit];
+                const real d_ci = d_ci_row[unit];
+                const real d_co = d_co_row[unit];
+                const real d_h = d_h_row[unit];
+                const real cs_prev = cs_prev_row[unit];
+                const real wci = wci_row[unit];
+                const real wcf = wcf_row[unit];
+                const real wco = wco_row[unit];
+                const real i = i_row[unit];
+                const real ci = ci_row[unit];
+                const real f = f_row[unit];
+                const real cs = cs_row[unit];
+                const real co = co_row[unit];
+                const real o = o_row[unit];
+                const real d_o_total = d_o + d_h * co;
+                const real d_o_pre = d_o_total * (1 - o) * o;
+                d_o_pre_row[unit] = d_o_pre;
+                const real d_co_total = d_co + d_h * o;
+                const real d_cs_total = d_cs + d_o_pre * wco + d_co_total * (1 - co * co);
+                const real d_f_total = d_f + d_cs_total * cs_prev;
+                const real d_f_pre = d_f_total * (1 - f) * f;
+                d_f_pre_row[unit] = d_f_pre;
+                const real d_ci_total = d_ci + d_cs_total * i;
+                const real d_i_total = d_i + d_cs_total * ci;
+                const real d_i_pre = d_i_total * (1 - i) * i;
+                d_i_pre_row[unit] = d_i_pre;
+                d_ci_bar_row[unit] = d_ci_total * (1 - ci * ci);
+                d_cs_prev_row[unit] = d_cs_total * f + d_f_pre * wcf + d_i_pre * wci;
+                d_wco_row[unit] += d_o_pre * cs;
+                d_wcf_row[unit] += d_f_pre * cs_prev;
+                d_wci_row[unit] += d_i_pre * cs_prev;
+            }
         }
     }
 
@@ -330,14 +332,16 @@ int CELLGEN_NAME(lstm_block_cell_weight_gradients)(int64_t nB, int64_t nI, int64
     if (!args->d_b) return CELLGEN_NULL_POINTER;
 
     /* d_b = sum(d_icfo -> (4*H,)) */
-    real *d_b_row = args->d_b;
-    for (int64_t unit = 0; unit < 4 * nH; ++unit) d_b_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_icfo_row = args->d_icfo + row * (4 * nH);
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < 4 * nH; ++unit) {
-            const real d_icfo = d_icfo_row[unit];
-            d_b_row[unit] += d_icfo;
+    {
+        real *d_b_row = args->d_b;
+        for (int64_t unit = 0; unit < 4 * nH; ++unit) d_b_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_icfo_row = args->d_icfo + row * (4 * nH);
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < 4 * nH; ++unit) {
+                const real d_icfo = d_icfo_row[unit];
+                d_b_row[unit] += d_icfo;
+            }
         }
     }
 

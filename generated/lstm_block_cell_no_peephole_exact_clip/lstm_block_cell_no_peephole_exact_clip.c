@@ -296,14 +296,16 @@ int CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_weight_gradients)(int64_
     if (!args->d_b) return CELLGEN_NULL_POINTER;
 
     /* d_b = sum(d_icfo -> (4*H,)) */
-    real *d_b_row = args->d_b;
-    for (int64_t unit = 0; unit < 4 * nH; ++unit) d_b_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_icfo_row = args->d_icfo + row * (4 * nH);
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < 4 * nH; ++unit) {
-            const real d_icfo = d_icfo_row[unit];
-            d_b_row[unit] += d_icfo;
+    {
+        real *d_b_row = args->d_b;
+        for (int64_t unit = 0; unit < 4 * nH; ++unit) d_b_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_icfo_row = args->d_icfo + row * (4 * nH);
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < 4 * nH; ++unit) {
+                const real d_icfo = d_icfo_row[unit];
+                d_b_row[unit] += d_icfo;
+            }
         }
     }
 

@@ -432,42 +432,44 @@ int CELLGEN_NAME(lstm_peephole_weight_gradients)(int64_t nB, int64_t nI, int64_t
      * d_b_g = sum(d_g_bar -> (H,))
      * d_b_f = sum(d_f_pre -> (H,))
      * d_b_i = sum(d_i_pre -> (H,)) */
-    real *d_p_o_row = args->d_p_o;
-    for (int64_t unit = 0; unit < nH; ++unit) d_p_o_row[unit] = 0;
-    real *d_p_f_row = args->d_p_f;
-    for (int64_t unit = 0; unit < nH; ++unit) d_p_f_row[unit] = 0;
-    real *d_p_i_row = args->d_p_i;
-    for (int64_t unit = 0; unit < nH; ++unit) d_p_i_row[unit] = 0;
-    real *d_b_o_row = args->d_b_o;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_o_row[unit] = 0;
-    real *d_b_g_row = args->d_b_g;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_g_row[unit] = 0;
-    real *d_b_f_row = args->d_b_f;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_f_row[unit] = 0;
-    real *d_b_i_row = args->d_b_i;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_i_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_o_pre_row = args->d_o_pre + row * nH;
-        const real *d_f_pre_row = args->d_f_pre + row * nH;
-        const real *d_i_pre_row = args->d_i_pre + row * nH;
-        const real *d_g_bar_row = args->d_g_bar + row * nH;
-        const real *c_prev_row = args->c_prev + row * nH;
-        const real *c_row = args->c + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_o_pre = d_o_pre_row[unit];
-            const real d_f_pre = d_f_pre_row[unit];
-            const real d_i_pre = d_i_pre_row[unit];
-            const real d_g_bar = d_g_bar_row[unit];
-            const real c_prev = c_prev_row[unit];
-            const real c = c_row[unit];
-            d_p_o_row[unit] += d_o_pre * c;
-            d_p_f_row[unit] += d_f_pre * c_prev;
-            d_p_i_row[unit] += d_i_pre * c_prev;
-            d_b_o_row[unit] += d_o_pre;
-            d_b_g_row[unit] += d_g_bar;
-            d_b_f_row[unit] += d_f_pre;
-            d_b_i_row[unit] += d_i_pre;
+    {
+        real *d_p_o_row = args->d_p_o;
+        for (int64_t unit = 0; unit < nH; ++unit) d_p_o_row[unit] = 0;
+        real *d_p_f_row = args->d_p_f;
+        for (int64_t unit = 0; unit < nH; ++unit) d_p_f_row[unit] = 0;
+        real *d_p_i_row = args->d_p_i;
+        for (int64_t unit = 0; unit < nH; ++unit) d_p_i_row[unit] = 0;
+        real *d_b_o_row = args->d_b_o;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_o_row[unit] = 0;
+        real *d_b_g_row = args->d_b_g;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_g_row[unit] = 0;
+        real *d_b_f_row = args->d_b_f;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_f_row[unit] = 0;
+        real *d_b_i_row = args->d_b_i;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_i_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_o_pre_row = args->d_o_pre + row * nH;
+            const real *d_f_pre_row = args->d_f_pre + row * nH;
+            const real *d_i_pre_row = args->d_i_pre + row * nH;
+            const real *d_g_bar_row = args->d_g_bar + row * nH;
+            const real *c_prev_row = args->c_prev + row * nH;
+            const real *c_row = args->c + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_o_pre = d_o_pre_row[unit];
+                const real d_f_pre = d_f_pre_row[unit];
+                const real d_i_pre = d_i_pre_row[unit];
+                const real d_g_bar = d_g_bar_row[unit];
+                const real c_prev = c_prev_row[unit];
+                const real c = c_row[unit];
+                d_p_o_row[unit] += d_o_pre * c;
+                d_p_f_row[unit] += d_f_pre * c_prev;
+                d_p_i_row[unit] += d_i_pre * c_prev;
+                d_b_o_row[unit] += d_o_pre;
+                d_b_g_row[unit] += d_g_bar;
+                d_b_f_row[unit] += d_f_pre;
+                d_b_i_row[unit] += d_i_pre;
+            }
         }
     }
 

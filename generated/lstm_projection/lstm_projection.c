@@ -361,14 +361,16 @@ int CELLGEN_NAME(lstm_projection_weight_gradients)(int64_t nB, int64_t nI, int64
     }
 
     /* d_b = sum(d_b_x_w_r_prev_u -> (4*H,)) */
-    real *d_b_row = args->d_b;
-    for (int64_t unit = 0; unit < 4 * nH; ++unit) d_b_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_b_x_w_r_prev_u_row = args->d_b_x_w_r_prev_u + row * (4 * nH);
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < 4 * nH; ++unit) {
-            const real d_b_x_w_r_prev_u = d_b_x_w_r_prev_u_row[unit];
-            d_b_row[unit] += d_b_x_w_r_prev_u;
+    {
+        real *d_b_row = args->d_b;
+        for (int64_t unit = 0; unit < 4 * nH; ++unit) d_b_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_b_x_w_r_prev_u_row = args->d_b_x_w_r_prev_u + row * (4 * nH);
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < 4 * nH; ++unit) {
+                const real d_b_x_w_r_prev_u = d_b_x_w_r_prev_u_row[unit];
+                d_b_row[unit] += d_b_x_w_r_prev_u;
+            }
         }
     }
 

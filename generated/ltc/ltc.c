@@ -1000,14 +1000,16 @@ int CELLGEN_NAME(ltc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     }
 
     /* d_b = sum(d_drive -> (H,)) */
-    real *d_b_row = args->d_b;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_drive_row = args->d_drive + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_drive = d_drive_row[unit];
-            d_b_row[unit] += d_drive;
+    {
+        real *d_b_row = args->d_b;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_drive_row = args->d_drive + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_drive = d_drive_row[unit];
+                d_b_row[unit] += d_drive;
+            }
         }
     }
 
@@ -1214,51 +1216,53 @@ int CELLGEN_NAME(ltc_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
      * d_tau_terms = d_h * (a * dt * f_6 + h_5) * dt / (tau**2 * ((1 / tau + f_6) * dt + 1)**2)
      * d_tau = sum(d_tau_terms_7 -> (H,))
      * d_a = sum(d_a_terms_7 -> (H,)) */
-    real *d_tau_row = args->d_tau;
-    for (int64_t unit = 0; unit < nH; ++unit) d_tau_row[unit] = 0;
-    real *d_a_row = args->d_a;
-    for (int64_t unit = 0; unit < nH; ++unit) d_a_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_h_row = d_h_rows + row * d_h_stride;
-        const real *d_a_terms_2_row = d_a_terms_2_rows + row * nH;
-        const real *d_tau_terms_2_row = d_tau_terms_2_rows + row * nH;
-        const real *d_a_terms_3_row = d_a_terms_3_rows + row * nH;
-        const real *d_tau_terms_3_row = d_tau_terms_3_rows + row * nH;
-        const real *d_a_terms_4_row = d_a_terms_4_rows + row * nH;
-        const real *d_tau_terms_4_row = d_tau_terms_4_rows + row * nH;
-        const real *d_a_terms_5_row = d_a_terms_5_rows + row * nH;
-        const real *d_tau_terms_5_row = d_tau_terms_5_rows + row * nH;
-        const real *d_a_terms_6_row = d_a_terms_6_rows + row * nH;
-        const real *d_tau_terms_6_row = d_tau_terms_6_rows + row * nH;
-        const real *a_row = args->a;
-        const real *tau_row = args->tau;
-        const real *drive_row = drive_rows + row * nH;
-        const real dt = *(dt_rows + row);
-        const real *h_5_row = h_5_rows + row * nH;
-        const real *h_5_u_row = h_5_u_rows + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_h = d_h_row[unit];
-            const real d_a_terms_2 = d_a_terms_2_row[unit];
-            const real d_tau_terms_2 = d_tau_terms_2_row[unit];
-            const real d_a_terms_3 = d_a_terms_3_row[unit];
-            const real d_tau_terms_3 = d_tau_terms_3_row[unit];
-            const real d_a_terms_4 = d_a_terms_4_row[unit];
-            const real d_tau_terms_4 = d_tau_terms_4_row[unit];
-            const real d_a_terms_5 = d_a_terms_5_row[unit];
-            const real d_tau_terms_5 = d_tau_terms_5_row[unit];
-            const real d_a_terms_6 = d_a_terms_6_row[unit];
-            const real d_tau_terms_6 = d_tau_terms_6_row[unit];
-            const real a = a_row[unit];
-            const real tau = tau_row[unit];
-            const real drive = drive_row[unit];
-            const real h_5 = h_5_row[unit];
-            const real h_5_u = h_5_u_row[unit];
-            const real f_6 = cg_sigmoid(drive + h_5_u);
-            const real d_a_terms = d_h * dt * f_6 / ((1 / tau + f_6) * dt + 1);
-            const real d_tau_terms = d_h * (a * dt * f_6 + h_5) * dt / (tau * tau * (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)));
-            d_tau_row[unit] += d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6;
-            d_a_row[unit] += d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6;
+    {
+        real *d_tau_row = args->d_tau;
+        for (int64_t unit = 0; unit < nH; ++unit) d_tau_row[unit] = 0;
+        real *d_a_row = args->d_a;
+        for (int64_t unit = 0; unit < nH; ++unit) d_a_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_h_row = d_h_rows + row * d_h_stride;
+            const real *d_a_terms_2_row = d_a_terms_2_rows + row * nH;
+            const real *d_tau_terms_2_row = d_tau_terms_2_rows + row * nH;
+            const real *d_a_terms_3_row = d_a_terms_3_rows + row * nH;
+            const real *d_tau_terms_3_row = d_tau_terms_3_rows + row * nH;
+            const real *d_a_terms_4_row = d_a_terms_4_rows + row * nH;
+            const real *d_tau_terms_4_row = d_tau_terms_4_rows + row * nH;
+            const real *d_a_terms_5_row = d_a_terms_5_rows + row * nH;
+            const real *d_tau_terms_5_row = d_tau_terms_5_rows + row * nH;
+            const real *d_a_terms_6_row = d_a_terms_6_rows + row * nH;
+            const real *d_tau_terms_6_row = d_tau_terms_6_rows + row * nH;
+            const real *a_row = args->a;
+            const real *tau_row = args->tau;
+            const real *drive_row = drive_rows + row * nH;
+            const real dt = *(dt_rows + row);
+            const real *h_5_row = h_5_rows + row * nH;
+            const real *h_5_u_row = h_5_u_rows + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_h = d_h_row[unit];
+                const real d_a_terms_2 = d_a_terms_2_row[unit];
+                const real d_tau_terms_2 = d_tau_terms_2_row[unit];
+                const real d_a_terms_3 = d_a_terms_3_row[unit];
+                const real d_tau_terms_3 = d_tau_terms_3_row[unit];
+                const real d_a_terms_4 = d_a_terms_4_row[unit];
+                const real d_tau_terms_4 = d_tau_terms_4_row[unit];
+                const real d_a_terms_5 = d_a_terms_5_row[unit];
+                const real d_tau_terms_5 = d_tau_terms_5_row[unit];
+                const real d_a_terms_6 = d_a_terms_6_row[unit];
+                const real d_tau_terms_6 = d_tau_terms_6_row[unit];
+                const real a = a_row[unit];
+                const real tau = tau_row[unit];
+                const real drive = drive_row[unit];
+                const real h_5 = h_5_row[unit];
+                const real h_5_u = h_5_u_row[unit];
+                const real f_6 = cg_sigmoid(drive + h_5_u);
+                const real d_a_terms = d_h * dt * f_6 / ((1 / tau + f_6) * dt + 1);
+                const real d_tau_terms = d_h * (a * dt * f_6 + h_5) * dt / (tau * tau * (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)));
+                d_tau_row[unit] += d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6;
+                d_a_row[unit] += d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6;
+            }
         }
     }
 

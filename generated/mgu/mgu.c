@@ -335,19 +335,21 @@ int CELLGEN_NAME(mgu_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_b_n = sum(d_n_pre -> (H,))
      * d_b_f = sum(d_f_pre -> (H,)) */
-    real *d_b_n_row = args->d_b_n;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_n_row[unit] = 0;
-    real *d_b_f_row = args->d_b_f;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_f_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_n_pre_row = args->d_n_pre + row * nH;
-        const real *d_f_pre_row = args->d_f_pre + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_n_pre = d_n_pre_row[unit];
-            const real d_f_pre = d_f_pre_row[unit];
-            d_b_n_row[unit] += d_n_pre;
-            d_b_f_row[unit] += d_f_pre;
+    {
+        real *d_b_n_row = args->d_b_n;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_n_row[unit] = 0;
+        real *d_b_f_row = args->d_b_f;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_f_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_n_pre_row = args->d_n_pre + row * nH;
+            const real *d_f_pre_row = args->d_f_pre + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_n_pre = d_n_pre_row[unit];
+                const real d_f_pre = d_f_pre_row[unit];
+                d_b_n_row[unit] += d_n_pre;
+                d_b_f_row[unit] += d_f_pre;
+            }
         }
     }
 

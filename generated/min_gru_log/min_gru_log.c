@@ -213,19 +213,21 @@ int CELLGEN_NAME(min_gru_log_weight_gradients)(int64_t nB, int64_t nI, int64_t n
 
     /* d_b_n = sum(d_n_bar -> (H,))
      * d_b_z = sum(d_z_pre -> (H,)) */
-    real *d_b_n_row = args->d_b_n;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_n_row[unit] = 0;
-    real *d_b_z_row = args->d_b_z;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_z_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_n_bar_row = args->d_n_bar + row * nH;
-        const real *d_z_pre_row = args->d_z_pre + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_n_bar = d_n_bar_row[unit];
-            const real d_z_pre = d_z_pre_row[unit];
-            d_b_n_row[unit] += d_n_bar;
-            d_b_z_row[unit] += d_z_pre;
+    {
+        real *d_b_n_row = args->d_b_n;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_n_row[unit] = 0;
+        real *d_b_z_row = args->d_b_z;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_z_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_n_bar_row = args->d_n_bar + row * nH;
+            const real *d_z_pre_row = args->d_z_pre + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_n_bar = d_n_bar_row[unit];
+                const real d_z_pre = d_z_pre_row[unit];
+                d_b_n_row[unit] += d_n_bar;
+                d_b_z_row[unit] += d_z_pre;
+            }
         }
     }
 

@@ -276,24 +276,26 @@ int CELLGEN_NAME(qrnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
     /* d_b_o = sum(d_o_pre -> (H,))
      * d_b_f = sum(d_f_pre -> (H,))
      * d_b_z = sum(d_z_pre -> (H,)) */
-    real *d_b_o_row = args->d_b_o;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_o_row[unit] = 0;
-    real *d_b_f_row = args->d_b_f;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_f_row[unit] = 0;
-    real *d_b_z_row = args->d_b_z;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_z_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_o_pre_row = args->d_o_pre + row * nH;
-        const real *d_f_pre_row = args->d_f_pre + row * nH;
-        const real *d_z_pre_row = args->d_z_pre + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_o_pre = d_o_pre_row[unit];
-            const real d_f_pre = d_f_pre_row[unit];
-            const real d_z_pre = d_z_pre_row[unit];
-            d_b_o_row[unit] += d_o_pre;
-            d_b_f_row[unit] += d_f_pre;
-            d_b_z_row[unit] += d_z_pre;
+    {
+        real *d_b_o_row = args->d_b_o;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_o_row[unit] = 0;
+        real *d_b_f_row = args->d_b_f;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_f_row[unit] = 0;
+        real *d_b_z_row = args->d_b_z;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_z_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_o_pre_row = args->d_o_pre + row * nH;
+            const real *d_f_pre_row = args->d_f_pre + row * nH;
+            const real *d_z_pre_row = args->d_z_pre + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_o_pre = d_o_pre_row[unit];
+                const real d_f_pre = d_f_pre_row[unit];
+                const real d_z_pre = d_z_pre_row[unit];
+                d_b_o_row[unit] += d_o_pre;
+                d_b_f_row[unit] += d_f_pre;
+                d_b_z_row[unit] += d_z_pre;
+            }
         }
     }
 

@@ -294,19 +294,21 @@ int CELLGEN_NAME(ran_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_b_f = sum(d_f_pre -> (H,))
      * d_b_i = sum(d_i_pre -> (H,)) */
-    real *d_b_f_row = args->d_b_f;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_f_row[unit] = 0;
-    real *d_b_i_row = args->d_b_i;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_i_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_f_pre_row = args->d_f_pre + row * nH;
-        const real *d_i_pre_row = args->d_i_pre + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_f_pre = d_f_pre_row[unit];
-            const real d_i_pre = d_i_pre_row[unit];
-            d_b_f_row[unit] += d_f_pre;
-            d_b_i_row[unit] += d_i_pre;
+    {
+        real *d_b_f_row = args->d_b_f;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_f_row[unit] = 0;
+        real *d_b_i_row = args->d_b_i;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_i_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_f_pre_row = args->d_f_pre + row * nH;
+            const real *d_i_pre_row = args->d_i_pre + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_f_pre = d_f_pre_row[unit];
+                const real d_i_pre = d_i_pre_row[unit];
+                d_b_f_row[unit] += d_f_pre;
+                d_b_i_row[unit] += d_i_pre;
+            }
         }
     }
 

@@ -544,39 +544,41 @@ int CELLGEN_NAME(recurrent_highway_2_full_weight_gradients)(int64_t nB, int64_t 
      * d_b_t_1 = sum(d_t_1_pre -> (H,))
      * d_b_h_2 = sum(d_q_2_pre -> (H,))
      * d_b_h_1 = sum(d_q_1_pre -> (H,)) */
-    real *d_b_c_2_row = args->d_b_c_2;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_c_2_row[unit] = 0;
-    real *d_b_c_1_row = args->d_b_c_1;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_c_1_row[unit] = 0;
-    real *d_b_t_2_row = args->d_b_t_2;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_t_2_row[unit] = 0;
-    real *d_b_t_1_row = args->d_b_t_1;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_t_1_row[unit] = 0;
-    real *d_b_h_2_row = args->d_b_h_2;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_h_2_row[unit] = 0;
-    real *d_b_h_1_row = args->d_b_h_1;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_h_1_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_c_2_pre_row = args->d_c_2_pre + row * nH;
-        const real *d_t_2_pre_row = args->d_t_2_pre + row * nH;
-        const real *d_q_2_pre_row = args->d_q_2_pre + row * nH;
-        const real *d_c_1_pre_row = args->d_c_1_pre + row * nH;
-        const real *d_t_1_pre_row = args->d_t_1_pre + row * nH;
-        const real *d_q_1_pre_row = args->d_q_1_pre + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_c_2_pre = d_c_2_pre_row[unit];
-            const real d_t_2_pre = d_t_2_pre_row[unit];
-            const real d_q_2_pre = d_q_2_pre_row[unit];
-            const real d_c_1_pre = d_c_1_pre_row[unit];
-            const real d_t_1_pre = d_t_1_pre_row[unit];
-            const real d_q_1_pre = d_q_1_pre_row[unit];
-            d_b_c_2_row[unit] += d_c_2_pre;
-            d_b_c_1_row[unit] += d_c_1_pre;
-            d_b_t_2_row[unit] += d_t_2_pre;
-            d_b_t_1_row[unit] += d_t_1_pre;
-            d_b_h_2_row[unit] += d_q_2_pre;
-            d_b_h_1_row[unit] += d_q_1_pre;
+    {
+        real *d_b_c_2_row = args->d_b_c_2;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_c_2_row[unit] = 0;
+        real *d_b_c_1_row = args->d_b_c_1;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_c_1_row[unit] = 0;
+        real *d_b_t_2_row = args->d_b_t_2;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_t_2_row[unit] = 0;
+        real *d_b_t_1_row = args->d_b_t_1;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_t_1_row[unit] = 0;
+        real *d_b_h_2_row = args->d_b_h_2;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_h_2_row[unit] = 0;
+        real *d_b_h_1_row = args->d_b_h_1;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_h_1_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_c_2_pre_row = args->d_c_2_pre + row * nH;
+            const real *d_t_2_pre_row = args->d_t_2_pre + row * nH;
+            const real *d_q_2_pre_row = args->d_q_2_pre + row * nH;
+            const real *d_c_1_pre_row = args->d_c_1_pre + row * nH;
+            const real *d_t_1_pre_row = args->d_t_1_pre + row * nH;
+            const real *d_q_1_pre_row = args->d_q_1_pre + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_c_2_pre = d_c_2_pre_row[unit];
+                const real d_t_2_pre = d_t_2_pre_row[unit];
+                const real d_q_2_pre = d_q_2_pre_row[unit];
+                const real d_c_1_pre = d_c_1_pre_row[unit];
+                const real d_t_1_pre = d_t_1_pre_row[unit];
+                const real d_q_1_pre = d_q_1_pre_row[unit];
+                d_b_c_2_row[unit] += d_c_2_pre;
+                d_b_c_1_row[unit] += d_c_1_pre;
+                d_b_t_2_row[unit] += d_t_2_pre;
+                d_b_t_1_row[unit] += d_t_1_pre;
+                d_b_h_2_row[unit] += d_q_2_pre;
+                d_b_h_1_row[unit] += d_q_1_pre;
+            }
         }
     }
 

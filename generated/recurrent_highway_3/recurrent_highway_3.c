@@ -592,39 +592,41 @@ int CELLGEN_NAME(recurrent_highway_3_weight_gradients)(int64_t nB, int64_t nI, i
      * d_b_h_3 = sum(d_q_3_pre -> (H,))
      * d_b_h_2 = sum(d_q_2_pre -> (H,))
      * d_b_h_1 = sum(d_q_1_pre -> (H,)) */
-    real *d_b_t_3_row = args->d_b_t_3;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_t_3_row[unit] = 0;
-    real *d_b_t_2_row = args->d_b_t_2;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_t_2_row[unit] = 0;
-    real *d_b_t_1_row = args->d_b_t_1;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_t_1_row[unit] = 0;
-    real *d_b_h_3_row = args->d_b_h_3;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_h_3_row[unit] = 0;
-    real *d_b_h_2_row = args->d_b_h_2;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_h_2_row[unit] = 0;
-    real *d_b_h_1_row = args->d_b_h_1;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_h_1_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_t_3_pre_row = args->d_t_3_pre + row * nH;
-        const real *d_q_3_pre_row = args->d_q_3_pre + row * nH;
-        const real *d_t_2_pre_row = args->d_t_2_pre + row * nH;
-        const real *d_q_2_pre_row = args->d_q_2_pre + row * nH;
-        const real *d_t_1_pre_row = args->d_t_1_pre + row * nH;
-        const real *d_q_1_pre_row = args->d_q_1_pre + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_t_3_pre = d_t_3_pre_row[unit];
-            const real d_q_3_pre = d_q_3_pre_row[unit];
-            const real d_t_2_pre = d_t_2_pre_row[unit];
-            const real d_q_2_pre = d_q_2_pre_row[unit];
-            const real d_t_1_pre = d_t_1_pre_row[unit];
-            const real d_q_1_pre = d_q_1_pre_row[unit];
-            d_b_t_3_row[unit] += d_t_3_pre;
-            d_b_t_2_row[unit] += d_t_2_pre;
-            d_b_t_1_row[unit] += d_t_1_pre;
-            d_b_h_3_row[unit] += d_q_3_pre;
-            d_b_h_2_row[unit] += d_q_2_pre;
-            d_b_h_1_row[unit] += d_q_1_pre;
+    {
+        real *d_b_t_3_row = args->d_b_t_3;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_t_3_row[unit] = 0;
+        real *d_b_t_2_row = args->d_b_t_2;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_t_2_row[unit] = 0;
+        real *d_b_t_1_row = args->d_b_t_1;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_t_1_row[unit] = 0;
+        real *d_b_h_3_row = args->d_b_h_3;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_h_3_row[unit] = 0;
+        real *d_b_h_2_row = args->d_b_h_2;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_h_2_row[unit] = 0;
+        real *d_b_h_1_row = args->d_b_h_1;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_h_1_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_t_3_pre_row = args->d_t_3_pre + row * nH;
+            const real *d_q_3_pre_row = args->d_q_3_pre + row * nH;
+            const real *d_t_2_pre_row = args->d_t_2_pre + row * nH;
+            const real *d_q_2_pre_row = args->d_q_2_pre + row * nH;
+            const real *d_t_1_pre_row = args->d_t_1_pre + row * nH;
+            const real *d_q_1_pre_row = args->d_q_1_pre + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_t_3_pre = d_t_3_pre_row[unit];
+                const real d_q_3_pre = d_q_3_pre_row[unit];
+                const real d_t_2_pre = d_t_2_pre_row[unit];
+                const real d_q_2_pre = d_q_2_pre_row[unit];
+                const real d_t_1_pre = d_t_1_pre_row[unit];
+                const real d_q_1_pre = d_q_1_pre_row[unit];
+                d_b_t_3_row[unit] += d_t_3_pre;
+                d_b_t_2_row[unit] += d_t_2_pre;
+                d_b_t_1_row[unit] += d_t_1_pre;
+                d_b_h_3_row[unit] += d_q_3_pre;
+                d_b_h_2_row[unit] += d_q_2_pre;
+                d_b_h_1_row[unit] += d_q_1_pre;
+            }
         }
     }
 

@@ -308,27 +308,29 @@ int CELLGEN_NAME(sru_weight_gradients)(int64_t nB, int64_t nH,
      * d_b_f = sum(d_f_pre -> (H,))
      * d_v_r = sum(d_v_r_terms -> (H,))
      * d_v_f = sum(d_v_f_terms -> (H,)) */
-    real *d_b_r_row = args->d_b_r;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_r_row[unit] = 0;
-    real *d_b_f_row = args->d_b_f;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_f_row[unit] = 0;
-    real *d_v_r_row = args->d_v_r;
-    for (int64_t unit = 0; unit < nH; ++unit) d_v_r_row[unit] = 0;
-    real *d_v_f_row = args->d_v_f;
-    for (int64_t unit = 0; unit < nH; ++unit) d_v_f_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_r_pre_row = args->d_r_pre + row * nH;
-        const real *d_f_pre_row = args->d_f_pre + row * nH;
-        const real *c_prev_row = args->c_prev + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_r_pre = d_r_pre_row[unit];
-            const real d_f_pre = d_f_pre_row[unit];
-            const real c_prev = c_prev_row[unit];
-            d_b_r_row[unit] += d_r_pre;
-            d_b_f_row[unit] += d_f_pre;
-            d_v_r_row[unit] += d_r_pre * c_prev;
-            d_v_f_row[unit] += d_f_pre * c_prev;
+    {
+        real *d_b_r_row = args->d_b_r;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_r_row[unit] = 0;
+        real *d_b_f_row = args->d_b_f;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_f_row[unit] = 0;
+        real *d_v_r_row = args->d_v_r;
+        for (int64_t unit = 0; unit < nH; ++unit) d_v_r_row[unit] = 0;
+        real *d_v_f_row = args->d_v_f;
+        for (int64_t unit = 0; unit < nH; ++unit) d_v_f_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_r_pre_row = args->d_r_pre + row * nH;
+            const real *d_f_pre_row = args->d_f_pre + row * nH;
+            const real *c_prev_row = args->c_prev + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_r_pre = d_r_pre_row[unit];
+                const real d_f_pre = d_f_pre_row[unit];
+                const real c_prev = c_prev_row[unit];
+                d_b_r_row[unit] += d_r_pre;
+                d_b_f_row[unit] += d_f_pre;
+                d_v_r_row[unit] += d_r_pre * c_prev;
+                d_v_f_row[unit] += d_f_pre * c_prev;
+            }
         }
     }
 

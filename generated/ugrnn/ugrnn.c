@@ -250,19 +250,21 @@ int CELLGEN_NAME(ugrnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
 
     /* d_b_g = sum(d_g_pre -> (H,))
      * d_b_c = sum(d_c_pre -> (H,)) */
-    real *d_b_g_row = args->d_b_g;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_g_row[unit] = 0;
-    real *d_b_c_row = args->d_b_c;
-    for (int64_t unit = 0; unit < nH; ++unit) d_b_c_row[unit] = 0;
-    for (int64_t row = 0; row < nB; ++row) {
-        const real *d_g_pre_row = args->d_g_pre + row * nH;
-        const real *d_c_pre_row = args->d_c_pre + row * nH;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < nH; ++unit) {
-            const real d_g_pre = d_g_pre_row[unit];
-            const real d_c_pre = d_c_pre_row[unit];
-            d_b_g_row[unit] += d_g_pre;
-            d_b_c_row[unit] += d_c_pre;
+    {
+        real *d_b_g_row = args->d_b_g;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_g_row[unit] = 0;
+        real *d_b_c_row = args->d_b_c;
+        for (int64_t unit = 0; unit < nH; ++unit) d_b_c_row[unit] = 0;
+        for (int64_t row = 0; row < nB; ++row) {
+            const real *d_g_pre_row = args->d_g_pre + row * nH;
+            const real *d_c_pre_row = args->d_c_pre + row * nH;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_g_pre = d_g_pre_row[unit];
+                const real d_c_pre = d_c_pre_row[unit];
+                d_b_g_row[unit] += d_g_pre;
+                d_b_c_row[unit] += d_c_pre;
+            }
         }
     }
 
