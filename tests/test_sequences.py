@@ -36,7 +36,7 @@ from cellgen.over_time import STEP, run_steps
 from cellgen.pipeline import sequence_of
 from cellgen.schedule.groups import Group
 from cellgen.schedule.plan import Kind, Loop, Product
-from cellgen.schedule.sequence import Storage
+from cellgen.schedule.sequence import Storage, meetings
 from cellgen.value import B
 from tests.conftest import TYPICAL
 
@@ -314,6 +314,23 @@ def test_products_of_a_step_are_one_group_per_level(cell, levels, slots):
     assert len(stages) == levels
     assert all(isinstance(stage, Group) and len(stage.loops) == 1 for stage in stages)
     assert [len(stage.slots) for stage in stages] == slots
+
+
+@pytest.mark.parametrize(
+    ("cell", "forward", "reverse"),
+    [
+        (LSTM, (True,), (True, False)),
+        (GRU, (True,), (True, False)),
+        (GRUResetBefore, (True, True), (True, True, False)),
+        (Elman, (True,), (True, False)),
+    ],
+    ids=lambda item: item.definition.name if isinstance(item, type) else "",
+)
+def test_threads_that_share_units_meet_once_a_level(cell, forward, reverse):
+    """Before a product reads whole rows; units that a thread wrote itself make it wait for none."""
+    schedule = sequence_of(cell)
+    assert meetings(schedule.forward, schedule.programs) == forward
+    assert meetings(schedule.reverse, schedule.programs) == reverse
 
 
 @cells

@@ -22,7 +22,7 @@ from cellgen.schedule import Buffer, Kind, Loop, Product, Store
 from cellgen.schedule import Function as PlannedFunction
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
 from cellgen.schedule.plan import Line, View
-from cellgen.schedule.sequence import Part, SequenceSchedule, Storage
+from cellgen.schedule.sequence import Part, SequenceSchedule, Storage, meetings
 from cellgen.schedule.unroll import StateLink
 from cellgen.value import Role, Value
 
@@ -63,7 +63,8 @@ class RunContext:
 class StageContext:
     """One stage as a C function; ``split`` says how threads share it: rows, units or one.
 
-    ``ahead`` declares the operand of a product that can be formed for a window of steps.
+    ``ahead`` declares the operand of a product that can be formed for a window of steps; shares of
+    units are multiples of ``grain``, the same in all stages of a part.
     """
 
     name: str
@@ -72,6 +73,7 @@ class StageContext:
     prelude: list[str]
     ahead: list[str]
     units: str
+    grain: str
     slots: int
     widest: int
     zeroed: list[int]
@@ -133,13 +135,19 @@ class OnceContext:
 
 @dataclass(frozen=True)
 class PartContext:
-    """The stages of one part and the packing they need."""
+    """The stages of one part and the packing they need.
+
+    ``meets_after``: the stages after which threads that share units meet; ``depends``: some stage
+    reads what another one of the part writes.
+    """
 
     name: str
     stages: list[StageContext]
     packs: list[PackContext]
     panel_sizes: list[str]
     can_split_units: bool
+    meets_after: list[bool]
+    depends: bool
 
 
 @dataclass(frozen=True)
@@ -410,7 +418,15 @@ class _Function:
         part: Part = getattr(self.schedule, name)
         writer = _PartWriter(self, name, part)
         stages = [writer.stage(index, stage) for index, stage in enumerate(part.stages, start=1)]
-        return PartContext(name, stages, writer.packs, writer.panel_sizes, part.can_split_units)
+        return PartContext(
+            name,
+            stages,
+            writer.packs,
+            writer.panel_sizes,
+            part.can_split_units,
+            meets_after=list(meetings(part, self.schedule.programs)),
+            depends=Storage.SCRATCH in part.storage.values(),
+        )
 
     def _link(self, link: StateLink) -> LinkContext:
         programs = self.schedule.programs
@@ -514,6 +530,8 @@ class _PartWriter(LoopWriter):
         self.strides = {b: names.fresh(f"{b.name}_stride") for b in part.function.buffers}
         self.pointers = {v: names.fresh(f"{v.name}_row") for v in part.function.program.values}
         self.double = {link.next for link in self.schedule.programs.links}
+        slots = [_widest(s) for s in part.stages if isinstance(s, Group)]
+        self.shared_slots = None if name == "deferred" else min(slots, default=0)
 
     # --- places over time ---
 
@@ -650,6 +668,11 @@ class _PartWriter(LoopWriter):
             return self._loop_stage(name, stage)
         return self._product(name, stage)
 
+    def _grain(self, slots: int) -> str:
+        """Units that a thread takes at a time: as many in all stages of a step, so that its units
+        stay its own."""
+        return f"CELLGEN_GRAIN({slots if self.shared_slots is None else self.shared_slots})"
+
     def _preludes(self, reads: Iterable[Buffer], writes: Iterable[Buffer]) -> list[str]:
         written = list(dict.fromkeys(writes))
         lines = []
@@ -671,6 +694,7 @@ class _PartWriter(LoopWriter):
             prelude=self._preludes(_loaded(loop), _stored(loop)),
             ahead=[],
             units=c_axis(loop.space[-1]),
+            grain=self._grain(0),
             slots=0,
             widest=0,
             zeroed=[],
@@ -697,6 +721,7 @@ class _PartWriter(LoopWriter):
             prelude=self._preludes([a.buffer, b.buffer], [c.buffer]),
             ahead=[],
             units=c_axis(rows),
+            grain=self._grain(0),
             slots=0,
             widest=0,
             zeroed=[],
@@ -759,6 +784,7 @@ class _PartWriter(LoopWriter):
             prelude=self._preludes(reads, writes),
             ahead=self._ahead(group),
             units=c_axis(group.units),
+            grain=self._grain(_widest(group)),
             slots=len(group.slots),
             widest=max(r.slots for r in runs),
             zeroed=zeroed,

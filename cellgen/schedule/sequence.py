@@ -108,6 +108,68 @@ class SequenceSchedule:
         return "\n".join([head, *(str(part) for part in parts if part is not None)])
 
 
+def meetings(part: Part, programs: SequencePrograms) -> tuple[bool, ...]:
+    """Tell after which stages of a step threads that share units have to meet.
+
+    A thread has the same units in every stage, so that only the operands of products, which are
+    whole rows, make it wait for others: before it reads what they write, and before it writes over
+    what they read. Where stages differ in their units threads meet after each of them.
+    """
+    if (
+        len({stage.units if isinstance(stage, Group) else _units(stage) for stage in part.stages})
+        > 1
+    ):
+        return (True,) * len(part.stages)
+    same = {link.previous: link.next for link in programs.links}
+    same |= {link.carry: link.passed for link in programs.links}
+    reused = {b.value for b in part.storage if _is_reused(b, part, programs)}
+    after = [False] * len(part.stages)
+    written: set[Value] = set()
+    read: set[Value] = set()
+    for _ in range(2):  # the second time around, what the step before left is known
+        for index, stage in enumerate(part.stages):
+            rows = {same.get(value, value) for value in _whole_rows(stage)}
+            writes = {same.get(value, value) for value in _written_by(stage)}
+            if rows & written or writes & read & reused:
+                after[index - 1] = True
+                written, read = set(), set()
+            written |= writes
+            read |= rows
+    return tuple(after)
+
+
+def _units(stage: GroupedStage) -> object:
+    """The units that threads share; a product of the whole is like no other stage."""
+    if isinstance(stage, Group):
+        return stage.units
+    return stage.space[-1] if isinstance(stage, Loop) else stage
+
+
+def _is_reused(buffer: Buffer, part: Part, programs: SequencePrograms) -> bool:
+    """Whether every step writes to the same memory: scratch, and what nobody may want saved."""
+    storage = part.storage[buffer]
+    steady = {*programs.outputs, *(link.next for link in programs.links)}
+    unsaved = part.function.program is programs.forward and buffer.kind is Kind.RESULT
+    unsaved = unsaved and storage is Storage.TIME and buffer.value not in steady
+    return storage is Storage.SCRATCH or unsaved
+
+
+def _whole_rows(stage: GroupedStage) -> set[Value]:
+    """What a stage reads beyond its own units."""
+    if isinstance(stage, Product):
+        return {stage.a.buffer.value, stage.b.buffer.value}
+    loops = stage.loops if isinstance(stage, Group) else (stage,)
+    found = {
+        load.view.buffer.value
+        for loop in loops
+        for load in loop.loads
+        if load.access is not Access.ELEMENT or load.view.shape[-1] != load.view.buffer.shape[-1]
+    }
+    if isinstance(stage, Group):
+        found |= {term.operand.buffer.value for term in stage.terms}
+    return found
+
+
 def schedule_sequence(programs: SequencePrograms) -> SequenceSchedule:
     """Plan the time loop of a cell.
 

@@ -333,13 +333,15 @@ static void CELLGEN_NAME(brc_sequence_forward_forward_1)(
     const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
     /* x @ [w_c, w_a, w] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_c, nH, 0, first, units, vectors, 3, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 3 * width);
@@ -493,13 +495,14 @@ static void CELLGEN_NAME(brc_sequence_forward_task)(int thread, int threads, voi
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
         CELLGEN_NAME(brc_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded) {
             CELLGEN_NAME(brc_sequence_forward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
     }
+    if (shares > 1) cellgen_team_barrier(memory->team, thread);
     for (int64_t row = own_begin; row < own_end; ++row) {
         const int64_t step = nT - 1; /* the last one */
         cg_copy_row(args->h_last + row * nH,
@@ -729,8 +732,8 @@ static void CELLGEN_NAME(brc_sequence_backward_reverse_1)(
     real *d_c_pre_rows = memory->d_c_pre_time + step * nB * nH;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_h_in = d_h + d_h_next
      * a = tanh_tanh_pre + 1
      * d_tanh_tanh_pre_2 = d_h_in * (1 - c)
@@ -796,8 +799,8 @@ static void CELLGEN_NAME(brc_sequence_backward_deferred_1)(
     real *d_u_a_rows = memory->args->d_u_a;
     real *d_u_c_rows = memory->args->d_u_c;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_a = sum(d_u_a_terms -> (H,))
      * d_u_c = sum(d_u_c_terms -> (H,)) */
     real *d_u_a_row = d_u_a_rows + first;
@@ -831,8 +834,8 @@ static void CELLGEN_NAME(brc_sequence_backward_deferred_2)(
     const real *d_tanh_pre_2_rows = memory->d_tanh_pre_2_time + step * nB * nH;
     real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_tanh_pre_2 */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_2_rows, nH, d_w_rows + first * nH, nH, 1);
 }
@@ -851,8 +854,8 @@ static void CELLGEN_NAME(brc_sequence_backward_deferred_3)(
     const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step * nB * nH;
     real *d_w_a_rows = memory->args->d_w_a;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_a += x.T @ d_tanh_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_rows, nH, d_w_a_rows + first * nH, nH, 1);
 }
@@ -871,8 +874,8 @@ static void CELLGEN_NAME(brc_sequence_backward_deferred_4)(
     const real *d_c_pre_rows = memory->d_c_pre_time + step * nB * nH;
     real *d_w_c_rows = memory->args->d_w_c;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_c += x.T @ d_c_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_c_pre_rows, nH, d_w_c_rows + first * nH, nH, 1);
 }
@@ -893,13 +896,15 @@ static void CELLGEN_NAME(brc_sequence_backward_deferred_5)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_tanh_pre_2 @ [w.T]; d_tanh_pre @ [w_a.T]; d_c_pre @ [w_c.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_5_panel_1 + panel * (nH) * 1 * width);
@@ -1048,7 +1053,7 @@ static void CELLGEN_NAME(brc_sequence_backward_task)(int thread, int threads, vo
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
         CELLGEN_NAME(brc_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded || memory->window > 0) {
             CELLGEN_NAME(brc_sequence_backward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -1071,19 +1076,18 @@ static void CELLGEN_NAME(brc_sequence_backward_task)(int thread, int threads, vo
             cellgen_team_barrier(memory->team, thread);
         }
         CELLGEN_NAME(brc_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(brc_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(brc_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(brc_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         if (memory->pack_late)
             CELLGEN_NAME(brc_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(brc_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(brc_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(brc_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

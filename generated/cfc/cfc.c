@@ -537,13 +537,15 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
     real *q_rows = memory->forward_q;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nM + width - 1) / width;
+    const int64_t begin = cellgen_share(nM, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [w_bb[:I, :M]]; h_prev @ [w_bb[I:I + H, :M]] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nM - first < width ? nM - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_bb, nM, 0, first, units, vectors, 1, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 1 * width);
@@ -620,9 +622,10 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_1_hoist)(
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nM + width - 1) / width;
+    const int64_t begin = cellgen_share(nM, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 1 * vectors, nI, x_rows, x_stride,
                 memory->forward_1_panel_1 + block * (nI) * 1 * width,
                 memory->forward_1_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
@@ -651,13 +654,15 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
     const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
     /* q @ [w_f, w_g, w_k] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nM, memory->args->w_f, nH, 0, first, units, vectors, 3, 0,
                           memory->forward_2_panel_1 + panel * (nM) * 3 * width);
@@ -1097,8 +1102,8 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_1)(
     real *d_g_pre_rows = memory->d_g_pre_time + step * nB * nH;
     real *d_f_rows = memory->d_f_time + step * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
      * s = sigmoid(-ts * f)
      * d_s = d_h_in * (g - k)
@@ -1158,13 +1163,15 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
     real *d_h_prev_w_bb_rows = memory->d_h_prev_w_bb_time + step * nB * nM;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nM + width - 1) / width;
+    const int64_t begin = cellgen_share(nM, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_k_pre @ [w_k.T]; d_g_pre @ [w_g.T]; d_f @ [w_f.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nM - first < width ? nM - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_k, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
@@ -1236,13 +1243,15 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_h_prev_w_bb @ [w_bb[I:I + H, :M].T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nM, memory->args->w_bb + nI * nM, nM, 1, first, units, vectors, 1, 0,
                           memory->reverse_3_panel_1 + panel * (nM) * 1 * width);
@@ -1292,8 +1301,8 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_1)(
     real *d_b_bb_terms_rows = memory->deferred_d_b_bb_terms;
     real *d_b_bb_rows = memory->args->d_b_bb;
 
-    const int64_t first = cellgen_share(nM, part, parts);
-    const int64_t units = cellgen_share(nM, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nM, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* q = 1.7159 * tanh_tanh_pre
      * d_b_bb_terms = 2 * d_tanh_pre / 3
      * d_b_bb = sum(d_b_bb_terms -> (M,)) */
@@ -1336,8 +1345,8 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_2)(
     real *d_ts_rows = memory->across_d_ts.rows + step * memory->across_d_ts.step;
     const int64_t d_ts_stride = memory->across_d_ts.row;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b_k = sum(d_k_pre -> (H,))
      * d_b_g = sum(d_g_pre -> (H,))
      * d_b_f = sum(d_f -> (H,))
@@ -1384,8 +1393,8 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_3)(
     const real *d_h_prev_w_bb_rows = memory->d_h_prev_w_bb_time + step * nB * nM;
     real *d_w_bb_rows = memory->args->d_w_bb;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_bb[I:I + H, :M] += h_prev.T @ d_h_prev_w_bb */
     cg_gemm_tn(units, nM, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_w_bb_rows, nM, d_w_bb_rows + nI * nM + first * nM, nM, 1);
 }
@@ -1405,8 +1414,8 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_4)(
     const real *d_b_bb_terms_rows = memory->deferred_d_b_bb_terms;
     real *d_w_bb_rows = memory->args->d_w_bb;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_bb[:I, :M] += x.T @ d_b_bb_terms */
     cg_gemm_tn(units, nM, row_end - row_begin, x_rows + first, x_stride, d_b_bb_terms_rows, nM, d_w_bb_rows + first * nM, nM, 1);
 }
@@ -1425,8 +1434,8 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_5)(
     const real *d_k_pre_rows = memory->d_k_pre_time + step * nB * nH;
     real *d_w_k_rows = memory->args->d_w_k;
 
-    const int64_t first = cellgen_share(nM, part, parts);
-    const int64_t units = cellgen_share(nM, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nM, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_k += q.T @ d_k_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, q_rows + first, nM, d_k_pre_rows, nH, d_w_k_rows + first * nH, nH, 1);
 }
@@ -1445,8 +1454,8 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_6)(
     const real *d_g_pre_rows = memory->d_g_pre_time + step * nB * nH;
     real *d_w_g_rows = memory->args->d_w_g;
 
-    const int64_t first = cellgen_share(nM, part, parts);
-    const int64_t units = cellgen_share(nM, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nM, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_g += q.T @ d_g_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, q_rows + first, nM, d_g_pre_rows, nH, d_w_g_rows + first * nH, nH, 1);
 }
@@ -1465,8 +1474,8 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_7)(
     const real *d_f_rows = memory->d_f_time + step * nB * nH;
     real *d_w_f_rows = memory->args->d_w_f;
 
-    const int64_t first = cellgen_share(nM, part, parts);
-    const int64_t units = cellgen_share(nM, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nM, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += q.T @ d_f */
     cg_gemm_tn(units, nH, row_end - row_begin, q_rows + first, nM, d_f_rows, nH, d_w_f_rows + first * nH, nH, 1);
 }
@@ -1486,13 +1495,15 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_b_bb_terms @ [w_bb[:I, :M].T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nM, memory->args->w_bb, nM, 1, first, units, vectors, 1, 0,
                           memory->deferred_8_panel_1 + panel * (nM) * 1 * width);
@@ -1700,7 +1711,11 @@ static void CELLGEN_NAME(cfc_sequence_backward_task)(int thread, int threads, vo
         else
             CELLGEN_NAME(cfc_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(cfc_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(cfc_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

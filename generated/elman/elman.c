@@ -230,13 +230,15 @@ static void CELLGEN_NAME(elman_sequence_forward_forward_1)(
     const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [w]; h_prev @ [u] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 1 * width);
@@ -301,9 +303,10 @@ static void CELLGEN_NAME(elman_sequence_forward_forward_1_hoist)(
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 1 * vectors, nI, x_rows, x_stride,
                 memory->forward_1_panel_1 + block * (nI) * 1 * width,
                 memory->forward_1_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
@@ -593,8 +596,8 @@ static void CELLGEN_NAME(elman_sequence_backward_reverse_1)(
     const int64_t h_stride = memory->series_h.row;
     real *d_h_bar_rows = memory->d_h_bar_time + step * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
      * d_h_bar = d_h_in * (1 - h**2) */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -626,13 +629,15 @@ static void CELLGEN_NAME(elman_sequence_backward_reverse_2)(
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_h_bar @ [u.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
@@ -678,8 +683,8 @@ static void CELLGEN_NAME(elman_sequence_backward_deferred_1)(
     const real *d_h_bar_rows = memory->d_h_bar_time + step * nB * nH;
     real *d_b_rows = memory->args->d_b;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b = sum(d_h_bar -> (H,)) */
     real *d_b_row = d_b_rows + first;
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -707,8 +712,8 @@ static void CELLGEN_NAME(elman_sequence_backward_deferred_2)(
     const real *d_h_bar_rows = memory->d_h_bar_time + step * nB * nH;
     real *d_u_rows = memory->args->d_u;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u += h_prev.T @ d_h_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_bar_rows, nH, d_u_rows + first * nH, nH, 1);
 }
@@ -727,8 +732,8 @@ static void CELLGEN_NAME(elman_sequence_backward_deferred_3)(
     const real *d_h_bar_rows = memory->d_h_bar_time + step * nB * nH;
     real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_h_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_h_bar_rows, nH, d_w_rows + first * nH, nH, 1);
 }
@@ -747,13 +752,15 @@ static void CELLGEN_NAME(elman_sequence_backward_deferred_4)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_h_bar @ [w.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_4_panel_1 + panel * (nH) * 1 * width);
@@ -886,7 +893,7 @@ static void CELLGEN_NAME(elman_sequence_backward_task)(int thread, int threads, 
         CELLGEN_NAME(elman_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(elman_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded || memory->window > 0) {
             CELLGEN_NAME(elman_sequence_backward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -909,17 +916,17 @@ static void CELLGEN_NAME(elman_sequence_backward_task)(int thread, int threads, 
             cellgen_team_barrier(memory->team, thread);
         }
         CELLGEN_NAME(elman_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(elman_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(elman_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         if (memory->pack_late)
             CELLGEN_NAME(elman_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(elman_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(elman_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(elman_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

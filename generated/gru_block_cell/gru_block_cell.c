@@ -417,13 +417,15 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(
     real *h_prev_r_rows = memory->forward_h_prev_r;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
     /* x @ [w_ru[:I, :H], w_ru[:I, H:2*H]]; h_prev @ [w_ru[I:I + H, :H], w_ru[I:I + H, H:2*H]] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_ru, 2 * nH, 0, first, units, vectors, 2, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 2 * width);
@@ -513,9 +515,10 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_hoist)(
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 2 * vectors, nI, x_rows, x_stride,
                 memory->forward_1_panel_1 + block * (nI) * 2 * width,
                 memory->forward_1_hoisted + block * memory->window_rows * 2 * width, 2 * width, 0);
@@ -545,13 +548,15 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(
     const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [w_c[:I, :H]]; h_prev_r @ [w_c[I:I + H, :H]] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_c, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_2_panel_1 + panel * (nI) * 1 * width);
@@ -631,9 +636,10 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_hoist)(
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 1 * vectors, nI, x_rows, x_stride,
                 memory->forward_2_panel_1 + block * (nI) * 1 * width,
                 memory->forward_2_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
@@ -1003,8 +1009,8 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1)(
     real *d_c_bar_rows = memory->d_c_bar_time + step * nB * nH;
     real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
      * d_c_total = d_c + d_h_in * (1 - u)
      * d_c_bar = d_c_total * (1 - c**2)
@@ -1061,13 +1067,15 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
     real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_c_bar @ [w_c[I:I + H, :H].T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_c + nI * nH, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
@@ -1157,13 +1165,15 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_r_bar_u_bar @ [w_ru[I:I + H, :2*H].T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(2 * nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_3_panel_1 + panel * (2 * nH) * 1 * width);
@@ -1233,8 +1243,8 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(
     real *h_prev_r_rows = memory->deferred_h_prev_r;
     real *d_b_c_rows = memory->args->d_b_c;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* h_prev_r = h_prev * r
      * d_b_c = sum(d_c_bar -> (H,)) */
     real *d_b_c_row = d_b_c_rows + first;
@@ -1266,8 +1276,8 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2)(
     const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
     real *d_b_ru_rows = memory->args->d_b_ru;
 
-    const int64_t first = cellgen_share(2 * nH, part, parts);
-    const int64_t units = cellgen_share(2 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b_ru = sum(d_r_bar_u_bar -> (2*H,)) */
     real *d_b_ru_row = d_b_ru_rows + first;
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -1293,8 +1303,8 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3)(
     const real *d_c_bar_rows = memory->d_c_bar_time + step * nB * nH;
     real *d_w_c_rows = memory->args->d_w_c;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_c[I:I + H, :H] += h_prev_r.T @ d_c_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_r_rows + first, nH, d_c_bar_rows, nH, d_w_c_rows + nI * nH + first * nH, nH, 1);
 }
@@ -1313,8 +1323,8 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(
     const real *d_c_bar_rows = memory->d_c_bar_time + step * nB * nH;
     real *d_w_c_rows = memory->args->d_w_c;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_c[:I, :H] += x.T @ d_c_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_c_bar_rows, nH, d_w_c_rows + first * nH, nH, 1);
 }
@@ -1334,8 +1344,8 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(
     const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
     real *d_w_ru_rows = memory->args->d_w_ru;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_ru[I:I + H, :2*H] += h_prev.T @ d_r_bar_u_bar */
     cg_gemm_tn(units, 2 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_r_bar_u_bar_rows, (2 * nH), d_w_ru_rows + nI * (2 * nH) + first * (2 * nH), 2 * nH, 1);
 }
@@ -1354,8 +1364,8 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(
     const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
     real *d_w_ru_rows = memory->args->d_w_ru;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_ru[:I, :2*H] += x.T @ d_r_bar_u_bar */
     cg_gemm_tn(units, 2 * nH, row_end - row_begin, x_rows + first, x_stride, d_r_bar_u_bar_rows, (2 * nH), d_w_ru_rows + first * (2 * nH), 2 * nH, 1);
 }
@@ -1375,13 +1385,15 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_c_bar @ [w_c[:I, :H].T]; d_r_bar_u_bar @ [w_ru[:I, :2*H].T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_c, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_7_panel_1 + panel * (nH) * 1 * width);
@@ -1531,7 +1543,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_task)(int thread, int 
         CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded || memory->window > 0) {
             CELLGEN_NAME(gru_block_cell_sequence_backward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -1570,7 +1582,11 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_task)(int thread, int 
         else
             CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(gru_block_cell_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(gru_block_cell_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

@@ -542,13 +542,15 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1)(
     real *h_prev_r_rows = memory->forward_h_prev_r;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
     /* x @ [w_z, w_r]; h_prev @ [u_z, u_r] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_z, nH, 0, first, units, vectors, 2, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 2 * width);
@@ -644,9 +646,10 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_hoist)(
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 2 * vectors, nI, x_rows, x_stride,
                 memory->forward_1_panel_1 + block * (nI) * 2 * width,
                 memory->forward_1_hoisted + block * memory->window_rows * 2 * width, 2 * width, 0);
@@ -674,13 +677,15 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2)(
     const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [w_n]; h_prev_r @ [u_n] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_n, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_2_panel_1 + panel * (nI) * 1 * width);
@@ -760,9 +765,10 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_hoist)(
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 1 * vectors, nI, x_rows, x_stride,
                 memory->forward_2_panel_1 + block * (nI) * 1 * width,
                 memory->forward_2_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
@@ -1114,8 +1120,8 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_1)(
     real *d_n_bar_rows = memory->d_n_bar_time + step * nB * nH;
     real *d_z_bar_rows = memory->d_z_bar_time + step * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
      * d_n = d_h_in * (1 - z)
      * d_n_bar = d_n * (1 - n**2)
@@ -1165,13 +1171,15 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2)(
     real *d_r_bar_rows = memory->d_r_bar_time + step * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_n_bar @ [u_n.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u_n, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
@@ -1256,13 +1264,15 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3)(
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u_r, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_3_panel_1 + panel * (nH) * 1 * width);
@@ -1339,8 +1349,8 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_1)(
     real *d_b_r_rows = memory->args->d_b_r;
     real *d_b_z_rows = memory->args->d_b_z;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* h_prev_r = h_prev * r
      * d_b_n = sum(d_n_bar -> (H,))
      * d_b_r = sum(d_r_bar -> (H,))
@@ -1383,8 +1393,8 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_2)(
     const real *d_n_bar_rows = memory->d_n_bar_time + step * nB * nH;
     real *d_u_n_rows = memory->args->d_u_n;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_n += h_prev_r.T @ d_n_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_r_rows + first, nH, d_n_bar_rows, nH, d_u_n_rows + first * nH, nH, 1);
 }
@@ -1403,8 +1413,8 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3)(
     const real *d_n_bar_rows = memory->d_n_bar_time + step * nB * nH;
     real *d_w_n_rows = memory->args->d_w_n;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_n += x.T @ d_n_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_bar_rows, nH, d_w_n_rows + first * nH, nH, 1);
 }
@@ -1424,8 +1434,8 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_4)(
     const real *d_r_bar_rows = memory->d_r_bar_time + step * nB * nH;
     real *d_u_r_rows = memory->args->d_u_r;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_r += h_prev.T @ d_r_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_r_bar_rows, nH, d_u_r_rows + first * nH, nH, 1);
 }
@@ -1444,8 +1454,8 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_5)(
     const real *d_r_bar_rows = memory->d_r_bar_time + step * nB * nH;
     real *d_w_r_rows = memory->args->d_w_r;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_r += x.T @ d_r_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_r_bar_rows, nH, d_w_r_rows + first * nH, nH, 1);
 }
@@ -1465,8 +1475,8 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_6)(
     const real *d_z_bar_rows = memory->d_z_bar_time + step * nB * nH;
     real *d_u_z_rows = memory->args->d_u_z;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_z += h_prev.T @ d_z_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_z_bar_rows, nH, d_u_z_rows + first * nH, nH, 1);
 }
@@ -1485,8 +1495,8 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_7)(
     const real *d_z_bar_rows = memory->d_z_bar_time + step * nB * nH;
     real *d_w_z_rows = memory->args->d_w_z;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_z += x.T @ d_z_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_bar_rows, nH, d_w_z_rows + first * nH, nH, 1);
 }
@@ -1507,13 +1517,15 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_8)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_n_bar @ [w_n.T]; d_r_bar @ [w_r.T]; d_z_bar @ [w_z.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_n, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_8_panel_1 + panel * (nH) * 1 * width);
@@ -1683,7 +1695,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_task)(int thread, in
         CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded || memory->window > 0) {
             CELLGEN_NAME(gru_reset_before_sequence_backward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -1724,7 +1736,11 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_task)(int thread, in
         else
             CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(gru_reset_before_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(gru_reset_before_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

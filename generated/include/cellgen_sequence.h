@@ -51,11 +51,15 @@
 
 #define CELLGEN_ALIGNED __attribute__((aligned(64)))
 
-/* Where share `part` of `parts` begins in `count` units, in whole cache lines of floats. */
-CELLGEN_INLINE int64_t cellgen_share(int64_t count, int64_t part, int64_t parts)
+/* Units of which threads take whole multiples: the widest block of units of a step's tiles, whose
+ * widest panel has that many slots (0: no tile), and no less than a cache line of floats. */
+#define CELLGEN_GRAIN(slots) ((slots) == 0 ? 16 : CELLGEN_SLOT_VECTORS(slots) * CELLGEN_REAL_LANES)
+
+/* Where share `part` of `parts` begins in `count` units. */
+CELLGEN_INLINE int64_t cellgen_share(int64_t count, int64_t part, int64_t parts, int64_t grain)
 {
-    if (part >= parts) return count;
-    return count * part / parts / 16 * 16;
+    const int64_t begin = (count + grain - 1) / grain * part / parts * grain;
+    return begin < count ? begin : count;
 }
 
 /* Rows of one chunk of steps, about `wanted`, and no more than there are. */

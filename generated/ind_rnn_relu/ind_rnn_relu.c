@@ -235,13 +235,15 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_forward_forward_1)(
     const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [w] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 1 * width);
@@ -356,13 +358,14 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_forward_task)(int thread, int thr
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
         CELLGEN_NAME(ind_rnn_relu_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded) {
             CELLGEN_NAME(ind_rnn_relu_sequence_forward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
     }
+    if (shares > 1) cellgen_team_barrier(memory->team, thread);
     for (int64_t row = own_begin; row < own_end; ++row) {
         const int64_t step = nT - 1; /* the last one */
         cg_copy_row(args->h_last + row * nH,
@@ -567,8 +570,8 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_backward_reverse_1)(
     real *d_h_bar_rows = memory->d_h_bar_time + step * nB * nH;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_h_in = d_h + d_h_next
      * d_h_bar = d_h_in * (h > 0)
      * d_h_prev = d_h_bar * u */
@@ -609,8 +612,8 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_1)(
     real *d_b_rows = memory->args->d_b;
     real *d_u_rows = memory->args->d_u;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b = sum(d_h_bar -> (H,))
      * d_u = sum(d_u_terms -> (H,)) */
     real *d_b_row = d_b_rows + first;
@@ -642,8 +645,8 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_2)(
     const real *d_h_bar_rows = memory->d_h_bar_time + step * nB * nH;
     real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_h_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_h_bar_rows, nH, d_w_rows + first * nH, nH, 1);
 }
@@ -662,13 +665,15 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_h_bar @ [w.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_3_panel_1 + panel * (nH) * 1 * width);
@@ -796,7 +801,7 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_backward_task)(int thread, int th
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
         CELLGEN_NAME(ind_rnn_relu_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded || memory->window > 0) {
             CELLGEN_NAME(ind_rnn_relu_sequence_backward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -819,15 +824,16 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_backward_task)(int thread, int th
             cellgen_team_barrier(memory->team, thread);
         }
         CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         if (memory->pack_late)
             CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(ind_rnn_relu_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(ind_rnn_relu_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

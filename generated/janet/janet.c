@@ -368,13 +368,15 @@ static void CELLGEN_NAME(janet_sequence_forward_forward_1)(
     const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
     /* x @ [w_f, w_n]; h_prev @ [u_f, u_n] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_f, nH, 0, first, units, vectors, 2, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 2 * width);
@@ -466,9 +468,10 @@ static void CELLGEN_NAME(janet_sequence_forward_forward_1_hoist)(
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 2 * vectors, nI, x_rows, x_stride,
                 memory->forward_1_panel_1 + block * (nI) * 2 * width,
                 memory->forward_1_hoisted + block * memory->window_rows * 2 * width, 2 * width, 0);
@@ -791,8 +794,8 @@ static void CELLGEN_NAME(janet_sequence_backward_reverse_1)(
     real *d_n_pre_rows = memory->d_n_pre_time + step * nB * nH;
     real *d_f_bar_rows = memory->d_f_bar_time + step * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
      * sigmoid_f_bar = sigmoid(f_bar)
      * d_sigmoid_sigmoid_pre = -d_h_in * n
@@ -849,13 +852,15 @@ static void CELLGEN_NAME(janet_sequence_backward_reverse_2)(
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_n_pre @ [u_n.T]; d_f_bar @ [u_f.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u_n, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
@@ -917,8 +922,8 @@ static void CELLGEN_NAME(janet_sequence_backward_deferred_1)(
     real *d_b_n_rows = memory->args->d_b_n;
     real *d_b_f_rows = memory->args->d_b_f;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b_n = sum(d_n_pre -> (H,))
      * d_b_f = sum(d_f_bar -> (H,)) */
     real *d_b_n_row = d_b_n_rows + first;
@@ -951,8 +956,8 @@ static void CELLGEN_NAME(janet_sequence_backward_deferred_2)(
     const real *d_n_pre_rows = memory->d_n_pre_time + step * nB * nH;
     real *d_u_n_rows = memory->args->d_u_n;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_n += h_prev.T @ d_n_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_n_pre_rows, nH, d_u_n_rows + first * nH, nH, 1);
 }
@@ -971,8 +976,8 @@ static void CELLGEN_NAME(janet_sequence_backward_deferred_3)(
     const real *d_n_pre_rows = memory->d_n_pre_time + step * nB * nH;
     real *d_w_n_rows = memory->args->d_w_n;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_n += x.T @ d_n_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_pre_rows, nH, d_w_n_rows + first * nH, nH, 1);
 }
@@ -992,8 +997,8 @@ static void CELLGEN_NAME(janet_sequence_backward_deferred_4)(
     const real *d_f_bar_rows = memory->d_f_bar_time + step * nB * nH;
     real *d_u_f_rows = memory->args->d_u_f;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_f += h_prev.T @ d_f_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_bar_rows, nH, d_u_f_rows + first * nH, nH, 1);
 }
@@ -1012,8 +1017,8 @@ static void CELLGEN_NAME(janet_sequence_backward_deferred_5)(
     const real *d_f_bar_rows = memory->d_f_bar_time + step * nB * nH;
     real *d_w_f_rows = memory->args->d_w_f;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += x.T @ d_f_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_bar_rows, nH, d_w_f_rows + first * nH, nH, 1);
 }
@@ -1033,13 +1038,15 @@ static void CELLGEN_NAME(janet_sequence_backward_deferred_6)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_n_pre @ [w_n.T]; d_f_bar @ [w_f.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_n, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_6_panel_1 + panel * (nH) * 1 * width);
@@ -1190,7 +1197,7 @@ static void CELLGEN_NAME(janet_sequence_backward_task)(int thread, int threads, 
         CELLGEN_NAME(janet_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(janet_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded || memory->window > 0) {
             CELLGEN_NAME(janet_sequence_backward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -1213,21 +1220,19 @@ static void CELLGEN_NAME(janet_sequence_backward_task)(int thread, int threads, 
             cellgen_team_barrier(memory->team, thread);
         }
         CELLGEN_NAME(janet_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(janet_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(janet_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(janet_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(janet_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         if (memory->pack_late)
             CELLGEN_NAME(janet_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(janet_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(janet_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(janet_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

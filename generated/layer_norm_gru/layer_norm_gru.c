@@ -1291,13 +1291,15 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(
     real *xw_rows = memory->args->xw ? memory->args->xw + step * nB * (2 * nH) : memory->forward_xw;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (2 * nH + width - 1) / width;
+    const int64_t begin = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_prev @ [u]; x @ [w] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = 2 * nH - first < width ? 2 * nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, 2 * nH, 0, first, units, vectors, 1, 0,
                           memory->forward_1_panel_1 + panel * (nH) * 1 * width);
@@ -1363,13 +1365,15 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
     real *xw_n_rows = memory->args->xw_n ? memory->args->xw_n + step * nB * nH : memory->forward_xw_n;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_prev @ [u_n]; x @ [w_n] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u_n, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_2_panel_1 + panel * (nH) * 1 * width);
@@ -1431,8 +1435,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_3)(
     real *sum_hu_rows = memory->args->sum_hu ? memory->args->sum_hu + step * nB * 1 : memory->forward_sum_hu;
     real *sum_xw_rows = memory->args->sum_xw ? memory->args->sum_xw + step * nB * 1 : memory->forward_sum_xw;
 
-    const int64_t first = cellgen_share(2 * nH, part, parts);
-    const int64_t units = cellgen_share(2 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* sum_hu = sum(hu -> (B, 1))
      * sum_xw = sum(xw -> (B, 1)) */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -1466,8 +1470,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_4)(
     real *sum_xw_n_rows = memory->args->sum_xw_n ? memory->args->sum_xw_n + step * nB * 1 : memory->forward_sum_xw_n;
     real *sum_hu_n_rows = memory->args->sum_hu_n ? memory->args->sum_hu_n + step * nB * 1 : memory->forward_sum_hu_n;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* sum_xw_n = sum(xw_n -> (B, 1))
      * sum_hu_n = sum(hu_n -> (B, 1)) */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -1503,8 +1507,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_5)(
     real *sum_hu_sum_hu_rows = memory->forward_sum_hu_sum_hu;
     real *sum_xw_sum_xw_rows = memory->forward_sum_xw_sum_xw;
 
-    const int64_t first = cellgen_share(2 * nH, part, parts);
-    const int64_t units = cellgen_share(2 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* sum_hu_sum_hu = sum(hu_sum_hu -> (B, 1))
      * sum_xw_sum_xw = sum(xw_sum_xw -> (B, 1)) */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -1542,8 +1546,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_6)(
     real *sum_xw_n_sum_xw_n_rows = memory->forward_sum_xw_n_sum_xw_n;
     real *sum_hu_n_sum_hu_n_rows = memory->forward_sum_hu_n_sum_hu_n;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* sum_xw_n_sum_xw_n = sum(xw_n_sum_xw_n -> (B, 1))
      * sum_hu_n_sum_hu_n = sum(hu_n_sum_hu_n -> (B, 1)) */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -1583,8 +1587,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_7)(
     real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 ? memory->args->sqrt_sqrt_pre_3 + step * nB * 1 : memory->forward_sqrt_sqrt_pre_3;
     real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 ? memory->args->sqrt_sqrt_pre_4 + step * nB * 1 : memory->forward_sqrt_sqrt_pre_4;
 
-    const int64_t first = cellgen_share(1, part, parts);
-    const int64_t units = cellgen_share(1, part + 1, parts) - first;
+    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* sqrt_sqrt_pre = sqrt(0.5 * sum_hu_sum_hu / H + 1e-05)
      * sqrt_sqrt_pre_2 = sqrt(0.5 * sum_xw_sum_xw / H + 1e-05)
      * sqrt_sqrt_pre_3 = sqrt(sum_xw_n_sum_xw_n / H + 1e-05)
@@ -1647,8 +1651,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8)(
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* z = sigmoid(alpha1_0 * (hu_0 - 0.5 * sum_hu / H) / sqrt_sqrt_pre + alpha2_0 * (xw_0 - 0.5 * sum_xw / H) / sqrt_sqrt_pre_2 + beta1_0 + beta2_0)
      * r = sigmoid(alpha1_1 * (hu_1 - 0.5 * sum_hu / H) / sqrt_sqrt_pre + alpha2_1 * (xw_1 - 0.5 * sum_xw / H) / sqrt_sqrt_pre_2 + beta1_1 + beta2_1)
      * n = tanh(alpha3 * (xw_n - sum_xw_n / H) / sqrt_sqrt_pre_3 + (alpha4 * (hu_n - sum_hu_n / H) / sqrt_sqrt_pre_4 + beta4) * r + beta3)
@@ -2113,8 +2117,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
     real *d_gates_rows = memory->d_gates_time + step * nB * (2 * nH);
     real *d_sqrt_sqrt_pre_4_rows = memory->reverse_d_sqrt_sqrt_pre_4;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
      * z = sigmoid(alpha1_0 * (hu_0 - 0.5 * sum_hu / H) / sqrt_sqrt_pre + alpha2_0 * (xw_0 - 0.5 * sum_xw / H) / sqrt_sqrt_pre_2 + beta1_0 + beta2_0)
      * r = sigmoid(alpha1_1 * (hu_1 - 0.5 * sum_hu / H) / sqrt_sqrt_pre + alpha2_1 * (xw_1 - 0.5 * sum_xw / H) / sqrt_sqrt_pre_2 + beta1_1 + beta2_1)
@@ -2226,8 +2230,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2)(
     real *d_sum_hu_terms_rows = memory->reverse_d_sum_hu_terms;
     real *d_sqrt_sqrt_pre_rows = memory->reverse_d_sqrt_sqrt_pre;
 
-    const int64_t first = cellgen_share(2 * nH, part, parts);
-    const int64_t units = cellgen_share(2 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_sum_hu_terms = -0.5 * d_gates * alpha1 / (sqrt_sqrt_pre * H)
      * d_sqrt_sqrt_pre = sum(d_sqrt_sqrt_pre_terms -> (B, 1)) */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -2266,8 +2270,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_3)(
     real *d_sum_hu_n_sum_hu_n_rows = memory->reverse_d_sum_hu_n_sum_hu_n;
     real *d_sum_hu_sum_hu_rows = memory->reverse_d_sum_hu_sum_hu;
 
-    const int64_t first = cellgen_share(1, part, parts);
-    const int64_t units = cellgen_share(1, part + 1, parts) - first;
+    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_sqrt_pre_4 = 0.5 * d_sqrt_sqrt_pre_4 / sqrt_sqrt_pre_4
      * d_sum_hu_n_sum_hu_n = d_sqrt_pre_4 / H
      * d_sqrt_pre = 0.5 * d_sqrt_sqrt_pre / sqrt_sqrt_pre
@@ -2309,8 +2313,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4)(
     real *d_hu_n_sum_hu_n_rows = memory->reverse_d_hu_n_sum_hu_n;
     real *d_sum_hu_n_rows = memory->reverse_d_sum_hu_n;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_hu_n_sum_hu_n = d_sum_hu_n_sum_hu_n
      * d_sum_hu_n_terms_2 = -2 * d_hu_n_sum_hu_n * (hu_n - sum_hu_n / H) / H
      * d_sum_hu_n = sum(d_sum_hu_n_terms_3 -> (B, 1)) */
@@ -2350,8 +2354,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_5)(
     real *d_hu_sum_hu_rows = memory->reverse_d_hu_sum_hu;
     real *d_sum_hu_rows = memory->reverse_d_sum_hu;
 
-    const int64_t first = cellgen_share(2 * nH, part, parts);
-    const int64_t units = cellgen_share(2 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_hu_sum_hu = d_sum_hu_sum_hu
      * d_sum_hu_terms_2 = -d_hu_sum_hu * (hu - 0.5 * sum_hu / H) / H
      * d_sum_hu = sum(d_sum_hu_terms_3 -> (B, 1)) */
@@ -2394,8 +2398,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6)(
     const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * nB * 1;
     real *d_hu_n_rows = memory->d_hu_n_time + step * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_hu_n = d_n_pre * alpha4 * r / sqrt_sqrt_pre_4 + d_hu_n_sum_hu_n * (2 * hu_n - 2 * sum_hu_n / H) + d_sum_hu_n */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
@@ -2437,8 +2441,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_7)(
     const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * nB * 1;
     real *d_hu_rows = memory->d_hu_time + step * nB * (2 * nH);
 
-    const int64_t first = cellgen_share(2 * nH, part, parts);
-    const int64_t units = cellgen_share(2 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_hu = d_gates * alpha1 / sqrt_sqrt_pre + d_hu_sum_hu * (2 * hu - sum_hu / H) + d_sum_hu */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
@@ -2476,13 +2480,15 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_8)(
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_hu_n @ [u_n.T]; d_hu @ [u.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u_n, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_8_panel_1 + panel * (nH) * 1 * width);
@@ -2558,8 +2564,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(
     real *d_alpha2_rows = memory->args->d_alpha2;
     real *d_alpha1_rows = memory->args->d_alpha1;
 
-    const int64_t first = cellgen_share(2 * nH, part, parts);
-    const int64_t units = cellgen_share(2 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* gates = alpha1 * (hu - 0.5 * sum_hu / H) / sqrt_sqrt_pre + alpha2 * (xw - 0.5 * sum_xw / H) / sqrt_sqrt_pre_2 + beta1 + beta2
      * d_sum_xw_terms = -0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * H)
      * d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, 1))
@@ -2632,8 +2638,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
     real *d_alpha4_rows = memory->args->d_alpha4;
     real *d_alpha3_rows = memory->args->d_alpha3;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* r = sigmoid(gates_1)
      * d_sum_xw_n_terms = -d_n_pre * alpha3 / (sqrt_sqrt_pre_3 * H)
      * d_sqrt_sqrt_pre_3 = sum(d_sqrt_sqrt_pre_3_terms -> (B, 1))
@@ -2691,8 +2697,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
     const real *d_hu_n_rows = memory->d_hu_n_time + step * nB * nH;
     real *d_u_n_rows = memory->args->d_u_n;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_n += h_prev.T @ d_hu_n */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_n_rows, nH, d_u_n_rows + first * nH, nH, 1);
 }
@@ -2712,8 +2718,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
     const real *d_hu_rows = memory->d_hu_time + step * nB * (2 * nH);
     real *d_u_rows = memory->args->d_u;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u += h_prev.T @ d_hu */
     cg_gemm_tn(units, 2 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_rows, (2 * nH), d_u_rows + first * (2 * nH), 2 * nH, 1);
 }
@@ -2734,8 +2740,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5)(
     real *d_sum_xw_n_sum_xw_n_rows = memory->deferred_d_sum_xw_n_sum_xw_n;
     real *d_sum_xw_sum_xw_rows = memory->deferred_d_sum_xw_sum_xw;
 
-    const int64_t first = cellgen_share(1, part, parts);
-    const int64_t units = cellgen_share(1, part + 1, parts) - first;
+    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_sqrt_pre_3 = 0.5 * d_sqrt_sqrt_pre_3 / sqrt_sqrt_pre_3
      * d_sum_xw_n_sum_xw_n = d_sqrt_pre_3 / H
      * d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
@@ -2777,8 +2783,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(
     real *d_xw_n_sum_xw_n_rows = memory->deferred_d_xw_n_sum_xw_n;
     real *d_sum_xw_n_rows = memory->deferred_d_sum_xw_n;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_xw_n_sum_xw_n = d_sum_xw_n_sum_xw_n
      * d_sum_xw_n_terms_2 = -2 * d_xw_n_sum_xw_n * (xw_n - sum_xw_n / H) / H
      * d_sum_xw_n = sum(d_sum_xw_n_terms_3 -> (B, 1)) */
@@ -2818,8 +2824,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(
     real *d_xw_sum_xw_rows = memory->deferred_d_xw_sum_xw;
     real *d_sum_xw_rows = memory->deferred_d_sum_xw;
 
-    const int64_t first = cellgen_share(2 * nH, part, parts);
-    const int64_t units = cellgen_share(2 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_xw_sum_xw = d_sum_xw_sum_xw
      * d_sum_xw_terms_2 = -d_xw_sum_xw * (xw - 0.5 * sum_xw / H) / H
      * d_sum_xw = sum(d_sum_xw_terms_3 -> (B, 1)) */
@@ -2861,8 +2867,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
     const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * nB * 1;
     real *d_xw_n_rows = memory->deferred_d_xw_n;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_xw_n = d_n_pre * alpha3 / sqrt_sqrt_pre_3 + d_xw_n_sum_xw_n * (2 * xw_n - 2 * sum_xw_n / H) + d_sum_xw_n */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
@@ -2902,8 +2908,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(
     const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 + step * nB * 1;
     real *d_xw_rows = memory->deferred_d_xw;
 
-    const int64_t first = cellgen_share(2 * nH, part, parts);
-    const int64_t units = cellgen_share(2 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_xw = d_gates * alpha2 / sqrt_sqrt_pre_2 + d_xw_sum_xw * (2 * xw - sum_xw / H) + d_sum_xw */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
@@ -2939,8 +2945,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(
     const real *d_xw_n_rows = memory->deferred_d_xw_n;
     real *d_w_n_rows = memory->args->d_w_n;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_n += x.T @ d_xw_n */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_xw_n_rows, nH, d_w_n_rows + first * nH, nH, 1);
 }
@@ -2959,8 +2965,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_11)(
     const real *d_xw_rows = memory->deferred_d_xw;
     real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_xw */
     cg_gemm_tn(units, 2 * nH, row_end - row_begin, x_rows + first, x_stride, d_xw_rows, (2 * nH), d_w_rows + first * (2 * nH), 2 * nH, 1);
 }
@@ -2980,13 +2986,15 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_xw_n @ [w_n.T]; d_xw @ [w.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_n, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_12_panel_1 + panel * (nH) * 1 * width);
@@ -3212,7 +3220,11 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_task)(int thread, int 
         else
             CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(memory, step, begin, end, 0, 1);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(layer_norm_gru_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(layer_norm_gru_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

@@ -1138,13 +1138,15 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(
     real *xw_rows = memory->args->xw ? memory->args->xw + step * nB * (4 * nH) : memory->forward_xw;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (4 * nH + width - 1) / width;
+    const int64_t begin = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_prev @ [u]; x @ [w] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = 4 * nH - first < width ? 4 * nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, 4 * nH, 0, first, units, vectors, 1, 0,
                           memory->forward_1_panel_1 + panel * (nH) * 1 * width);
@@ -1206,8 +1208,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_2)(
     real *sum_hu_rows = memory->args->sum_hu ? memory->args->sum_hu + step * nB * 1 : memory->forward_sum_hu;
     real *sum_xw_rows = memory->args->sum_xw ? memory->args->sum_xw + step * nB * 1 : memory->forward_sum_xw;
 
-    const int64_t first = cellgen_share(4 * nH, part, parts);
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* sum_hu = sum(hu -> (B, 1))
      * sum_xw = sum(xw -> (B, 1)) */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -1243,8 +1245,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_3)(
     real *sum_hu_sum_hu_rows = memory->forward_sum_hu_sum_hu;
     real *sum_xw_sum_xw_rows = memory->forward_sum_xw_sum_xw;
 
-    const int64_t first = cellgen_share(4 * nH, part, parts);
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* sum_hu_sum_hu = sum(hu_sum_hu -> (B, 1))
      * sum_xw_sum_xw = sum(xw_sum_xw -> (B, 1)) */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -1280,8 +1282,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_4)(
     real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre ? memory->args->sqrt_sqrt_pre + step * nB * 1 : memory->forward_sqrt_sqrt_pre;
     real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 ? memory->args->sqrt_sqrt_pre_2 + step * nB * 1 : memory->forward_sqrt_sqrt_pre_2;
 
-    const int64_t first = cellgen_share(1, part, parts);
-    const int64_t units = cellgen_share(1, part + 1, parts) - first;
+    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* sqrt_sqrt_pre = sqrt(0.25 * sum_hu_sum_hu / H + 1e-05)
      * sqrt_sqrt_pre_2 = sqrt(0.25 * sum_xw_sum_xw / H + 1e-05) */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -1321,8 +1323,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_5)(
     real *hu_norm_rows = memory->forward_hu_norm;
     real *xw_norm_rows = memory->forward_xw_norm;
 
-    const int64_t first = cellgen_share(4 * nH, part, parts);
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* hu_norm = alpha1 * (hu - 0.25 * sum_hu / H) / sqrt_sqrt_pre + beta1
      * xw_norm = alpha2 * (xw - 0.25 * sum_xw / H) / sqrt_sqrt_pre_2 + beta2 */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -1372,8 +1374,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6)(
     const int64_t c_stride = memory->series_c.row;
     real *sum_c_rows = memory->args->sum_c ? memory->args->sum_c + step * nB * 1 : memory->forward_sum_c;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* f_bar = b_0 + hu_norm_0 + xw_norm_0
      * i_bar = b_1 + hu_norm_1 + xw_norm_1
      * o_bar = b_2 + hu_norm_2 + xw_norm_2
@@ -1438,8 +1440,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_7)(
     const real *sum_c_rows = memory->args->sum_c ? memory->args->sum_c + step * nB * 1 : memory->forward_sum_c;
     real *sum_c_sum_c_rows = memory->forward_sum_c_sum_c;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* sum_c_sum_c = sum(c_sum_c -> (B, 1)) */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *c_row = c_rows + row * c_stride + first;
@@ -1466,8 +1468,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_8)(
     const real *sum_c_sum_c_rows = memory->forward_sum_c_sum_c;
     real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 ? memory->args->sqrt_sqrt_pre_3 + step * nB * 1 : memory->forward_sqrt_sqrt_pre_3;
 
-    const int64_t first = cellgen_share(1, part, parts);
-    const int64_t units = cellgen_share(1, part + 1, parts) - first;
+    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* sqrt_sqrt_pre_3 = sqrt(sum_c_sum_c / H + 1e-05) */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *sum_c_sum_c_row = sum_c_sum_c_rows + row * 1 + first;
@@ -1499,8 +1501,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9)(
     real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* h = tanh(alpha3 * (c - sum_c / H) / sqrt_sqrt_pre_3 + beta3) * sigmoid(o_bar) */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *alpha3_row = alpha3_rows + first;
@@ -1911,8 +1913,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1)(
     real *tanh_tanh_pre_rows = memory->reverse_tanh_tanh_pre;
     real *d_sigmoid_o_bar_rows = memory->reverse_d_sigmoid_o_bar;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
      * d_c_in = d_c + d_c_next
      * tanh_tanh_pre = tanh(alpha3 * (c - sum_c / H) / sqrt_sqrt_pre_3 + beta3)
@@ -1972,8 +1974,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_2)(
     real *hu_norm_rows = memory->reverse_hu_norm;
     real *xw_norm_rows = memory->reverse_xw_norm;
 
-    const int64_t first = cellgen_share(4 * nH, part, parts);
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* hu_norm = alpha1 * (hu - 0.25 * sum_hu / H) / sqrt_sqrt_pre + beta1
      * xw_norm = alpha2 * (xw - 0.25 * sum_xw / H) / sqrt_sqrt_pre_2 + beta2 */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -2031,8 +2033,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3)(
     real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step * nB * (4 * nH);
     real *d_sqrt_sqrt_pre_3_rows = memory->reverse_d_sqrt_sqrt_pre_3;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* f_bar = b_0 + hu_norm_0 + xw_norm_0
      * i_bar = b_1 + hu_norm_1 + xw_norm_1
      * o_bar = b_2 + hu_norm_2 + xw_norm_2
@@ -2123,8 +2125,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4)(
     const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * nB * 1;
     real *d_sum_c_sum_c_rows = memory->reverse_d_sum_c_sum_c;
 
-    const int64_t first = cellgen_share(1, part, parts);
-    const int64_t units = cellgen_share(1, part + 1, parts) - first;
+    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_sqrt_pre_3 = 0.5 * d_sqrt_sqrt_pre_3 / sqrt_sqrt_pre_3
      * d_sum_c_sum_c = d_sqrt_pre_3 / H */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -2158,8 +2160,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5)(
     real *d_c_sum_c_rows = memory->reverse_d_c_sum_c;
     real *d_sum_c_rows = memory->reverse_d_sum_c;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_c_sum_c = d_sum_c_sum_c
      * d_sum_c_terms_2 = -2 * d_c_sum_c * (c - sum_c / H) / H
      * d_sum_c = sum(d_sum_c_terms_3 -> (B, 1)) */
@@ -2210,8 +2212,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6)(
     real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step * nB * (4 * nH);
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_c_total = d_c_in + d_tanh_pre * alpha3 / sqrt_sqrt_pre_3 + d_c_sum_c * (2 * c - 2 * sum_c / H) + d_sum_c
      * d_tanh_g_bar = d_c_total * sigmoid_i_bar
      * d_sigmoid_i_bar = d_c_total * tanh_g_bar
@@ -2277,8 +2279,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7)(
     real *d_sum_hu_terms_rows = memory->reverse_d_sum_hu_terms;
     real *d_sqrt_sqrt_pre_rows = memory->reverse_d_sqrt_sqrt_pre;
 
-    const int64_t first = cellgen_share(4 * nH, part, parts);
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_sum_hu_terms = -0.25 * d_b_hu_norm_xw_norm * alpha1 / (sqrt_sqrt_pre * H)
      * d_sqrt_sqrt_pre = sum(d_sqrt_sqrt_pre_terms -> (B, 1)) */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -2314,8 +2316,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_8)(
     const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * nB * 1;
     real *d_sum_hu_sum_hu_rows = memory->reverse_d_sum_hu_sum_hu;
 
-    const int64_t first = cellgen_share(1, part, parts);
-    const int64_t units = cellgen_share(1, part + 1, parts) - first;
+    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_sqrt_pre = 0.5 * d_sqrt_sqrt_pre / sqrt_sqrt_pre
      * d_sum_hu_sum_hu = 0.25 * d_sqrt_pre / H */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -2348,8 +2350,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_9)(
     real *d_hu_sum_hu_rows = memory->reverse_d_hu_sum_hu;
     real *d_sum_hu_rows = memory->reverse_d_sum_hu;
 
-    const int64_t first = cellgen_share(4 * nH, part, parts);
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_hu_sum_hu = d_sum_hu_sum_hu
      * d_sum_hu_terms_2 = -0.5 * d_hu_sum_hu * (hu - 0.25 * sum_hu / H) / H
      * d_sum_hu = sum(d_sum_hu_terms_3 -> (B, 1)) */
@@ -2391,8 +2393,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_10)(
     const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * nB * 1;
     real *d_hu_rows = memory->d_hu_time + step * nB * (4 * nH);
 
-    const int64_t first = cellgen_share(4 * nH, part, parts);
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_hu = d_b_hu_norm_xw_norm * alpha1 / sqrt_sqrt_pre + d_hu_sum_hu * (2 * hu - 0.5 * sum_hu / H) + d_sum_hu */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_b_hu_norm_xw_norm_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + first;
@@ -2427,13 +2429,15 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_11)(
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_hu @ [u.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(4 * nH, memory->args->u, 4 * nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_11_panel_1 + panel * (4 * nH) * 1 * width);
@@ -2492,8 +2496,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(
     real *d_alpha1_rows = memory->args->d_alpha1;
     real *d_b_rows = memory->args->d_b;
 
-    const int64_t first = cellgen_share(4 * nH, part, parts);
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_sum_xw_terms = -0.25 * d_b_hu_norm_xw_norm * alpha2 / (sqrt_sqrt_pre_2 * H)
      * d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, 1))
      * d_beta2 = sum(d_b_hu_norm_xw_norm -> (4*H,))
@@ -2552,8 +2556,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(
     real *d_beta3_rows = memory->args->d_beta3;
     real *d_alpha3_rows = memory->args->d_alpha3;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_beta3 = sum(d_tanh_pre -> (H,))
      * d_alpha3 = sum(d_alpha3_terms -> (H,)) */
     real *d_beta3_row = d_beta3_rows + first;
@@ -2588,8 +2592,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(
     const real *d_hu_rows = memory->d_hu_time + step * nB * (4 * nH);
     real *d_u_rows = memory->args->d_u;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u += h_prev.T @ d_hu */
     cg_gemm_tn(units, 4 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, 1);
 }
@@ -2607,8 +2611,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4)(
     const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 + step * nB * 1;
     real *d_sum_xw_sum_xw_rows = memory->deferred_d_sum_xw_sum_xw;
 
-    const int64_t first = cellgen_share(1, part, parts);
-    const int64_t units = cellgen_share(1, part + 1, parts) - first;
+    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
      * d_sum_xw_sum_xw = 0.25 * d_sqrt_pre_2 / H */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -2641,8 +2645,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5)(
     real *d_xw_sum_xw_rows = memory->deferred_d_xw_sum_xw;
     real *d_sum_xw_rows = memory->deferred_d_sum_xw;
 
-    const int64_t first = cellgen_share(4 * nH, part, parts);
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_xw_sum_xw = d_sum_xw_sum_xw
      * d_sum_xw_terms_2 = -0.5 * d_xw_sum_xw * (xw - 0.25 * sum_xw / H) / H
      * d_sum_xw = sum(d_sum_xw_terms_3 -> (B, 1)) */
@@ -2684,8 +2688,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(
     const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 + step * nB * 1;
     real *d_xw_rows = memory->deferred_d_xw;
 
-    const int64_t first = cellgen_share(4 * nH, part, parts);
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_xw = d_b_hu_norm_xw_norm * alpha2 / sqrt_sqrt_pre_2 + d_xw_sum_xw * (2 * xw - 0.5 * sum_xw / H) + d_sum_xw */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_b_hu_norm_xw_norm_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + first;
@@ -2721,8 +2725,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7)(
     const real *d_xw_rows = memory->deferred_d_xw;
     real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_xw */
     cg_gemm_tn(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_xw_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, 1);
 }
@@ -2741,13 +2745,15 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_xw @ [w.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(4 * nH, memory->args->w, 4 * nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_8_panel_1 + panel * (4 * nH) * 1 * width);
@@ -2969,7 +2975,11 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_task)(int thread, int
         else
             CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(layer_norm_lstm_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(layer_norm_lstm_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

@@ -557,13 +557,15 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_1)(
     const int64_t z_stride = memory->series_z.row;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
     /* x @ [v_1, v_2, v_z]; y_prev @ [w_1, w_2, w_z] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->v_1, nH, 0, first, units, vectors, 3, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 3 * width);
@@ -682,9 +684,10 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_1_hoist)(
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 3 * vectors, nI, x_rows, x_stride,
                 memory->forward_1_panel_1 + block * (nI) * 3 * width,
                 memory->forward_1_hoisted + block * memory->window_rows * 3 * width, 3 * width, 0);
@@ -713,13 +716,15 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_2)(
     const int64_t y_stride = memory->series_y.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [v_y]; z @ [w_y] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->v_y, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_2_panel_1 + panel * (nI) * 1 * width);
@@ -796,9 +801,10 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_2_hoist)(
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 1 * vectors, nI, x_rows, x_stride,
                 memory->forward_2_panel_1 + block * (nI) * 1 * width,
                 memory->forward_2_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
@@ -1211,8 +1217,8 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_1)(
     real *d_tanh_pre_2_rows = memory->d_tanh_pre_2_time + step * nB * nH;
     real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_y_in = d_y + d_y_next
      * d_z_in = d_z + d_z_next
      * dt_y = dt * sigmoid_sigmoid_pre
@@ -1285,13 +1291,15 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_2)(
     real *d_z_prev_rows = step == 0 ? memory->args->d_z_prev : memory->d_z_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_tanh_pre_2 @ [w_y.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_y, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
@@ -1386,13 +1394,15 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
     real *d_y_prev_rows = step == 0 ? memory->args->d_y_prev : memory->d_y_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_tanh_pre @ [w_z.T]; d_sigmoid_pre_2 @ [w_2.T]; d_sigmoid_pre @ [w_1.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_z, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_3_panel_1 + panel * (nH) * 1 * width);
@@ -1462,8 +1472,8 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_1)(
     real *d_b_2_rows = memory->args->d_b_2;
     real *d_b_1_rows = memory->args->d_b_1;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b_y = sum(d_tanh_pre_2 -> (H,))
      * d_b_z = sum(d_tanh_pre -> (H,))
      * d_b_2 = sum(d_sigmoid_pre_2 -> (H,))
@@ -1505,8 +1515,8 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_2)(
     const real *d_tanh_pre_2_rows = memory->d_tanh_pre_2_time + step * nB * nH;
     real *d_v_y_rows = memory->args->d_v_y;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_v_y += x.T @ d_tanh_pre_2 */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_2_rows, nH, d_v_y_rows + first * nH, nH, 1);
 }
@@ -1525,8 +1535,8 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_3)(
     const real *d_tanh_pre_2_rows = memory->d_tanh_pre_2_time + step * nB * nH;
     real *d_w_y_rows = memory->args->d_w_y;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_y += z.T @ d_tanh_pre_2 */
     cg_gemm_tn(units, nH, row_end - row_begin, z_rows + first, z_stride, d_tanh_pre_2_rows, nH, d_w_y_rows + first * nH, nH, 1);
 }
@@ -1545,8 +1555,8 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_4)(
     const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step * nB * nH;
     real *d_v_z_rows = memory->args->d_v_z;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_v_z += x.T @ d_tanh_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_rows, nH, d_v_z_rows + first * nH, nH, 1);
 }
@@ -1566,8 +1576,8 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_5)(
     const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step * nB * nH;
     real *d_w_z_rows = memory->args->d_w_z;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_z += y_prev.T @ d_tanh_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_tanh_pre_rows, nH, d_w_z_rows + first * nH, nH, 1);
 }
@@ -1586,8 +1596,8 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_6)(
     const real *d_sigmoid_pre_2_rows = memory->d_sigmoid_pre_2_time + step * nB * nH;
     real *d_v_2_rows = memory->args->d_v_2;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_v_2 += x.T @ d_sigmoid_pre_2 */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_2_rows, nH, d_v_2_rows + first * nH, nH, 1);
 }
@@ -1607,8 +1617,8 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_7)(
     const real *d_sigmoid_pre_2_rows = memory->d_sigmoid_pre_2_time + step * nB * nH;
     real *d_w_2_rows = memory->args->d_w_2;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_2 += y_prev.T @ d_sigmoid_pre_2 */
     cg_gemm_tn(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_sigmoid_pre_2_rows, nH, d_w_2_rows + first * nH, nH, 1);
 }
@@ -1627,8 +1637,8 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_8)(
     const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step * nB * nH;
     real *d_v_1_rows = memory->args->d_v_1;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_v_1 += x.T @ d_sigmoid_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_rows, nH, d_v_1_rows + first * nH, nH, 1);
 }
@@ -1648,8 +1658,8 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_9)(
     const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step * nB * nH;
     real *d_w_1_rows = memory->args->d_w_1;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_1 += y_prev.T @ d_sigmoid_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_sigmoid_pre_rows, nH, d_w_1_rows + first * nH, nH, 1);
 }
@@ -1671,13 +1681,15 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_tanh_pre_2 @ [v_y.T]; d_tanh_pre @ [v_z.T]; d_sigmoid_pre_2 @ [v_2.T]; d_sigmoid_pre @ [v_1.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->v_y, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_10_panel_1 + panel * (nH) * 1 * width);
@@ -1879,7 +1891,7 @@ static void CELLGEN_NAME(lem_sequence_backward_task)(int thread, int threads, vo
         CELLGEN_NAME(lem_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lem_sequence_backward_reverse_3)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded || memory->window > 0) {
             CELLGEN_NAME(lem_sequence_backward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -1903,29 +1915,23 @@ static void CELLGEN_NAME(lem_sequence_backward_task)(int thread, int threads, vo
             cellgen_team_barrier(memory->team, thread);
         }
         CELLGEN_NAME(lem_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lem_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lem_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lem_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lem_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lem_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lem_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lem_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lem_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         if (memory->pack_late)
             CELLGEN_NAME(lem_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(lem_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(lem_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(lem_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

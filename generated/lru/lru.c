@@ -693,13 +693,15 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_1)(
     const int64_t h_im_stride = memory->series_h_im.row;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
     /* x @ [b_re, b_im] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->b_re, nH, 0, first, units, vectors, 2, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 2 * width);
@@ -813,13 +815,15 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_2)(
     const int64_t y_stride = memory->series_y.row;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_re @ [c_re]; h_im @ [c_im] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->c_re, nI, 0, first, units, vectors, 1, 0,
                           memory->forward_2_panel_1 + panel * (nH) * 1 * width);
@@ -1306,8 +1310,8 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_1)(
     real *d_h_re_in_rows = memory->reverse_d_h_re_in;
     real *d_h_im_in_rows = memory->reverse_d_h_im_in;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_re_in = d_h_re + d_h_re_next
      * d_h_im_in = d_h_im + d_h_im_next */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -1343,8 +1347,8 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_2)(
     real *d_h_im_c_im_rows = memory->d_h_im_c_im_time + step * nB * nI;
     real *d_y_copy_rows = memory->reverse_d_y_copy;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_im_c_im = -d_y
      * d_y_copy = d_y */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -1381,13 +1385,15 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
     real *d_h_re_prev_rows = step == 0 ? memory->args->d_h_re_prev : memory->d_h_re_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_h_im_c_im @ [c_im.T]; d_y_copy @ [c_re.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->c_im, nI, 1, first, units, vectors, 1, 0,
                           memory->reverse_3_panel_1 + panel * (nI) * 1 * width);
@@ -1495,8 +1501,8 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_1)(
     real *d_lam_re_rows = memory->total_d_lam_re;
     real *d_scale_rows = memory->total_d_scale;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_scale_terms = d_h_im_total * x_b_im
      * d_lam_re_terms = d_h_im_total * h_im_prev
      * d_lam_im_terms = d_h_im_total * h_re_prev
@@ -1561,8 +1567,8 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_2)(
     real *d_y_copy_rows = memory->deferred_d_y_copy;
     real *d_d_rows = memory->args->d_d;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_y_copy = d_y
      * d_d = sum(d_d_terms -> (I,)) */
     real *d_d_row = d_d_rows + first;
@@ -1594,8 +1600,8 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_3)(
     const real *d_h_im_c_im_rows = memory->d_h_im_c_im_time + step * nB * nI;
     real *d_c_im_rows = memory->args->d_c_im;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_c_im += h_im.T @ d_h_im_c_im */
     cg_gemm_tn(units, nI, row_end - row_begin, h_im_rows + first, h_im_stride, d_h_im_c_im_rows, nI, d_c_im_rows + first * nI, nI, 1);
 }
@@ -1614,8 +1620,8 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_4)(
     const real *d_y_copy_rows = memory->deferred_d_y_copy;
     real *d_c_re_rows = memory->args->d_c_re;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_c_re += h_re.T @ d_y_copy */
     cg_gemm_tn(units, nI, row_end - row_begin, h_re_rows + first, h_re_stride, d_y_copy_rows, nI, d_c_re_rows + first * nI, nI, 1);
 }
@@ -1634,8 +1640,8 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_5)(
     const real *d_x_b_im_rows = memory->deferred_d_x_b_im;
     real *d_b_im_rows = memory->args->d_b_im;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b_im += x.T @ d_x_b_im */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_b_im_rows, nH, d_b_im_rows + first * nH, nH, 1);
 }
@@ -1654,8 +1660,8 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_6)(
     const real *d_x_b_re_rows = memory->deferred_d_x_b_re;
     real *d_b_re_rows = memory->args->d_b_re;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b_re += x.T @ d_x_b_re */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_b_re_rows, nH, d_b_re_rows + first * nH, nH, 1);
 }
@@ -1678,13 +1684,15 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_x_b_im @ [b_im.T]; d_x_b_re @ [b_re.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->b_im, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_7_panel_1 + panel * (nH) * 1 * width);
@@ -2014,8 +2022,13 @@ static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, vo
         else
             CELLGEN_NAME(lru_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(lru_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(lru_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
+    cellgen_team_barrier(memory->team, thread);
     if (thread == 0) CELLGEN_NAME(lru_sequence_backward_epilogue)(memory);
 }
 

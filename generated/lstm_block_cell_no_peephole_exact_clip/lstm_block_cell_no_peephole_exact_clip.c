@@ -404,13 +404,15 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_forward
     const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]]; h_prev @ [w[I:I + H, :H], w[I:I + H, H:2*H], w[I:I + H, 2*H:3*H], w[I:I + H, 3*H:4*H]] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w, 4 * nH, 0, first, units, vectors, 4, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 4 * width);
@@ -569,9 +571,10 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_forward
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 4 * vectors, nI, x_rows, x_stride,
                 memory->forward_1_panel_1 + block * (nI) * 4 * width,
                 memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
@@ -995,8 +998,8 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
     real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
     real *d_cs_prev_rows = step == 0 ? memory->args->d_cs_prev : memory->d_cs_prev_pair + step % 2 * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_cs_in = d_cs + d_cs_next
      * d_h_in = d_h + d_h_next
      * cs_raw = cs_prev * f + i * ci
@@ -1082,13 +1085,15 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_icfo @ [w[I:I + H, :4*H].T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(4 * nH, memory->args->w + nI * (4 * nH), 4 * nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (4 * nH) * 1 * width);
@@ -1134,8 +1139,8 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
     const real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
     real *d_b_rows = memory->args->d_b;
 
-    const int64_t first = cellgen_share(4 * nH, part, parts);
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b = sum(d_icfo -> (4*H,)) */
     real *d_b_row = d_b_rows + first;
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -1163,8 +1168,8 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
     const real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
     real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w[I:I + H, :4*H] += h_prev.T @ d_icfo */
     cg_gemm_tn(units, 4 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_icfo_rows, (4 * nH), d_w_rows + nI * (4 * nH) + first * (4 * nH), 4 * nH, 1);
 }
@@ -1183,8 +1188,8 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
     const real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
     real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w[:I, :4*H] += x.T @ d_icfo */
     cg_gemm_tn(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_icfo_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, 1);
 }
@@ -1203,13 +1208,15 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_icfo @ [w[:I, :4*H].T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(4 * nH, memory->args->w, 4 * nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_4_panel_1 + panel * (4 * nH) * 1 * width);
@@ -1354,7 +1361,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
         CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded || memory->window > 0) {
             CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -1378,17 +1385,17 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
             cellgen_team_barrier(memory->team, thread);
         }
         CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         if (memory->pack_late)
             CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

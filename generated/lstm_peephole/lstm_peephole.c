@@ -578,13 +578,15 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
     const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
     /* x @ [w_i, w_f, w_g, w_o]; h_prev @ [u_i, u_f, u_g, u_o] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_i, nH, 0, first, units, vectors, 4, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 4 * width);
@@ -745,9 +747,10 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_hoist)(
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 4 * vectors, nI, x_rows, x_stride,
                 memory->forward_1_panel_1 + block * (nI) * 4 * width,
                 memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
@@ -1158,8 +1161,8 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_1)(
     real *d_g_bar_rows = memory->d_g_bar_time + step * nB * nH;
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
      * d_c_in = d_c + d_c_next
      * d_tanh_c = d_h_in * o
@@ -1244,13 +1247,15 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2)(
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_o_pre @ [u_o.T]; d_g_bar @ [u_g.T]; d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u_o, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
@@ -1322,8 +1327,8 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1)(
     real *d_b_f_rows = memory->args->d_b_f;
     real *d_b_i_rows = memory->args->d_b_i;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_p_o = sum(d_p_o_terms -> (H,))
      * d_p_f = sum(d_p_f_terms -> (H,))
      * d_p_i = sum(d_p_i_terms -> (H,))
@@ -1379,8 +1384,8 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2)(
     const real *d_o_pre_rows = memory->d_o_pre_time + step * nB * nH;
     real *d_u_o_rows = memory->args->d_u_o;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_o += h_prev.T @ d_o_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_o_pre_rows, nH, d_u_o_rows + first * nH, nH, 1);
 }
@@ -1399,8 +1404,8 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3)(
     const real *d_o_pre_rows = memory->d_o_pre_time + step * nB * nH;
     real *d_w_o_rows = memory->args->d_w_o;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_o += x.T @ d_o_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, nH, d_w_o_rows + first * nH, nH, 1);
 }
@@ -1420,8 +1425,8 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_4)(
     const real *d_g_bar_rows = memory->d_g_bar_time + step * nB * nH;
     real *d_u_g_rows = memory->args->d_u_g;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_g += h_prev.T @ d_g_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_g_bar_rows, nH, d_u_g_rows + first * nH, nH, 1);
 }
@@ -1440,8 +1445,8 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_5)(
     const real *d_g_bar_rows = memory->d_g_bar_time + step * nB * nH;
     real *d_w_g_rows = memory->args->d_w_g;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_g += x.T @ d_g_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_g_bar_rows, nH, d_w_g_rows + first * nH, nH, 1);
 }
@@ -1461,8 +1466,8 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_6)(
     const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
     real *d_u_f_rows = memory->args->d_u_f;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_f += h_prev.T @ d_f_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_pre_rows, nH, d_u_f_rows + first * nH, nH, 1);
 }
@@ -1481,8 +1486,8 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_7)(
     const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
     real *d_w_f_rows = memory->args->d_w_f;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += x.T @ d_f_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, 1);
 }
@@ -1502,8 +1507,8 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_8)(
     const real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
     real *d_u_i_rows = memory->args->d_u_i;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_i += h_prev.T @ d_i_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_i_pre_rows, nH, d_u_i_rows + first * nH, nH, 1);
 }
@@ -1522,8 +1527,8 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_9)(
     const real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
     real *d_w_i_rows = memory->args->d_w_i;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_i += x.T @ d_i_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_pre_rows, nH, d_w_i_rows + first * nH, nH, 1);
 }
@@ -1545,13 +1550,15 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_o_pre @ [w_o.T]; d_g_bar @ [w_g.T]; d_f_pre @ [w_f.T]; d_i_pre @ [w_i.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_o, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_10_panel_1 + panel * (nH) * 1 * width);
@@ -1757,7 +1764,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_task)(int thread, int t
         CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded || memory->window > 0) {
             CELLGEN_NAME(lstm_peephole_sequence_backward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -1781,29 +1788,23 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_task)(int thread, int t
             cellgen_team_barrier(memory->team, thread);
         }
         CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         if (memory->pack_late)
             CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(lstm_peephole_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(lstm_peephole_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

@@ -495,13 +495,15 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
     real *o_tanh_c_rows = memory->forward_o_tanh_c;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]]; r_prev @ [u[:P, :H], u[:P, H:2*H], u[:P, 2*H:3*H], u[:P, 3*H:4*H]] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w, 4 * nH, 0, first, units, vectors, 4, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 4 * width);
@@ -651,9 +653,10 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_hoist)(
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 4 * vectors, nI, x_rows, x_stride,
                 memory->forward_1_panel_1 + block * (nI) * 4 * width,
                 memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
@@ -674,13 +677,15 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
     const int64_t r_stride = memory->series_r.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nP + width - 1) / width;
+    const int64_t begin = cellgen_share(nP, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nP, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* o_tanh_c @ [w_p] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nP - first < width ? nP - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_p, nP, 0, first, units, vectors, 1, 0,
                           memory->forward_2_panel_1 + panel * (nH) * 1 * width);
@@ -1088,8 +1093,8 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1)(
     const int64_t d_r_next_stride = step < nT - 1 || memory->args->d_r_last ? nP : 0;
     real *d_r_in_rows = memory->d_r_in_time + step * nB * nP;
 
-    const int64_t first = cellgen_share(nP, part, parts);
-    const int64_t units = cellgen_share(nP, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nP, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nP, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_r_in = d_r + d_r_next */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_r_row = d_r_rows + row * d_r_stride + first;
@@ -1124,8 +1129,8 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2)(
     real *d_c_in_rows = memory->reverse_d_c_in;
     real *tanh_c_rows = memory->reverse_tanh_c;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_c_in = d_c + d_c_next
      * tanh_c = tanh(c) */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -1169,13 +1174,15 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_r_in @ [w_p.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nP, memory->args->w_p, nP, 1, first, units, vectors, 1, 0,
                           memory->reverse_3_panel_1 + panel * (nP) * 1 * width);
@@ -1291,13 +1298,15 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
     real *d_r_prev_rows = step == 0 ? memory->args->d_r_prev : memory->d_r_prev_pair + step % 2 * nB * nP;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nP + width - 1) / width;
+    const int64_t begin = cellgen_share(nP, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nP, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_b_x_w_r_prev_u @ [u.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nP - first < width ? nP - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(4 * nH, memory->args->u, 4 * nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_4_panel_1 + panel * (4 * nH) * 1 * width);
@@ -1346,8 +1355,8 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1)(
     const int64_t c_stride = memory->across_c.row;
     real *o_tanh_c_rows = memory->deferred_o_tanh_c;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* o_tanh_c = o * tanh(c) */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *o_row = o_rows + row * nH + first;
@@ -1375,8 +1384,8 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2)(
     const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step * nB * (4 * nH);
     real *d_b_rows = memory->args->d_b;
 
-    const int64_t first = cellgen_share(4 * nH, part, parts);
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b = sum(d_b_x_w_r_prev_u -> (4*H,)) */
     real *d_b_row = d_b_rows + first;
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -1403,8 +1412,8 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(
     const real *d_r_in_rows = memory->d_r_in_time + step * nB * nP;
     real *d_w_p_rows = memory->args->d_w_p;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_p += o_tanh_c.T @ d_r_in */
     cg_gemm_tn(units, nP, row_end - row_begin, o_tanh_c_rows + first, nH, d_r_in_rows, nP, d_w_p_rows + first * nP, nP, 1);
 }
@@ -1425,8 +1434,8 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(
     const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step * nB * (4 * nH);
     real *d_u_rows = memory->args->d_u;
 
-    const int64_t first = cellgen_share(nP, part, parts);
-    const int64_t units = cellgen_share(nP, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nP, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nP, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u += r_prev.T @ d_b_x_w_r_prev_u */
     cg_gemm_tn(units, 4 * nH, row_end - row_begin, r_prev_rows + first, r_prev_stride, d_b_x_w_r_prev_u_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, 1);
 }
@@ -1446,8 +1455,8 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_5)(
     const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step * nB * (4 * nH);
     real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_b_x_w_r_prev_u */
     cg_gemm_tn(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_b_x_w_r_prev_u_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, 1);
 }
@@ -1467,13 +1476,15 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_b_x_w_r_prev_u @ [w.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(4 * nH, memory->args->w, 4 * nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_6_panel_1 + panel * (4 * nH) * 1 * width);
@@ -1674,7 +1685,11 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_task)(int thread, int
         else
             CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(lstm_projection_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(lstm_projection_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

@@ -1339,8 +1339,8 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_1)(
     const int64_t ts_stride = memory->step_ts.row;
     real *dt_rows = memory->forward_dt;
 
-    const int64_t first = cellgen_share(1, part, parts);
-    const int64_t units = cellgen_share(1, part + 1, parts) - first;
+    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* dt = ts / 6 */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *ts_row = ts_rows + row * ts_stride + first;
@@ -1376,13 +1376,15 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
     real *h_1_rows = memory->forward_h_1;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [w]; h_prev @ [u] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_2_panel_1 + panel * (nI) * 1 * width);
@@ -1479,9 +1481,10 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_2_hoist)(
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 1 * vectors, nI, x_rows, x_stride,
                 memory->forward_2_panel_1 + block * (nI) * 1 * width,
                 memory->forward_2_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
@@ -1505,13 +1508,15 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
     real *h_2_rows = memory->forward_h_2;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_1 @ [u] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_3_panel_1 + panel * (nH) * 1 * width);
@@ -1590,13 +1595,15 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
     real *h_3_rows = memory->forward_h_3;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_2 @ [u] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_4_panel_1 + panel * (nH) * 1 * width);
@@ -1675,13 +1682,15 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
     real *h_4_rows = memory->forward_h_4;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_3 @ [u] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_5_panel_1 + panel * (nH) * 1 * width);
@@ -1760,13 +1769,15 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
     real *h_5_rows = memory->forward_h_5;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_4 @ [u] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_6_panel_1 + panel * (nH) * 1 * width);
@@ -1846,13 +1857,15 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
     const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_5 @ [u] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_7_panel_1 + panel * (nH) * 1 * width);
@@ -2307,8 +2320,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_1)(
     const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
     real *d_h_in_rows = memory->d_h_in_time + step * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_h_row = d_h_rows + row * d_h_stride + first;
@@ -2336,8 +2349,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_2)(
     const int64_t ts_stride = memory->step_ts.row;
     real *dt_rows = memory->reverse_dt;
 
-    const int64_t first = cellgen_share(1, part, parts);
-    const int64_t units = cellgen_share(1, part + 1, parts) - first;
+    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* dt = ts / 6 */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *ts_row = ts_rows + row * ts_stride + first;
@@ -2378,8 +2391,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
     real *h_4_rows = memory->reverse_h_4;
     real *d_f_6_pre_rows = memory->d_f_6_pre_time + step * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1)
      * h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1)
      * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1)
@@ -2452,13 +2465,15 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
     real *d_f_5_pre_rows = memory->d_f_5_pre_time + step * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_f_6_pre @ [u.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_4_panel_1 + panel * (nH) * 1 * width);
@@ -2551,13 +2566,15 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
     real *d_f_4_pre_rows = memory->d_f_4_pre_time + step * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_f_5_pre @ [u.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_5_panel_1 + panel * (nH) * 1 * width);
@@ -2650,13 +2667,15 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
     real *d_f_3_pre_rows = memory->d_f_3_pre_time + step * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_f_4_pre @ [u.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_6_panel_1 + panel * (nH) * 1 * width);
@@ -2749,13 +2768,15 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
     real *d_f_2_pre_rows = memory->d_f_2_pre_time + step * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_f_3_pre @ [u.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_7_panel_1 + panel * (nH) * 1 * width);
@@ -2850,13 +2871,15 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
     real *d_f_1_pre_rows = memory->d_f_1_pre_time + step * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_f_2_pre @ [u.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_8_panel_1 + panel * (nH) * 1 * width);
@@ -2945,13 +2968,15 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_f_1_pre @ [u.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_9_panel_1 + panel * (nH) * 1 * width);
@@ -3014,8 +3039,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_1)(
     const int64_t ts_stride = memory->across_ts.row;
     real *dt_rows = memory->deferred_dt;
 
-    const int64_t first = cellgen_share(1, part, parts);
-    const int64_t units = cellgen_share(1, part + 1, parts) - first;
+    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* dt = ts / 6 */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *ts_row = ts_rows + row * ts_stride + first;
@@ -3072,8 +3097,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_2)(
     real *d_a_rows = memory->args->d_a;
     real *d_b_rows = memory->args->d_b;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1)
      * h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1)
      * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1)
@@ -3210,8 +3235,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_3)(
     const real *d_f_6_pre_rows = memory->d_f_6_pre_time + step * nB * nH;
     real *d_u_1_rows = memory->total_d_u_1;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_1 += h_5.T @ d_f_6_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_5_rows + first, nH, d_f_6_pre_rows, nH, d_u_1_rows + first * nH, nH, 1);
 }
@@ -3229,8 +3254,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
     const real *d_f_5_pre_rows = memory->d_f_5_pre_time + step * nB * nH;
     real *d_u_2_rows = memory->total_d_u_2;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_2 += h_4.T @ d_f_5_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_4_rows + first, nH, d_f_5_pre_rows, nH, d_u_2_rows + first * nH, nH, 1);
 }
@@ -3248,8 +3273,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
     const real *d_f_4_pre_rows = memory->d_f_4_pre_time + step * nB * nH;
     real *d_u_3_rows = memory->total_d_u_3;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_3 += h_3.T @ d_f_4_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_3_rows + first, nH, d_f_4_pre_rows, nH, d_u_3_rows + first * nH, nH, 1);
 }
@@ -3267,8 +3292,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_6)(
     const real *d_f_3_pre_rows = memory->d_f_3_pre_time + step * nB * nH;
     real *d_u_4_rows = memory->total_d_u_4;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_4 += h_2.T @ d_f_3_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_2_rows + first, nH, d_f_3_pre_rows, nH, d_u_4_rows + first * nH, nH, 1);
 }
@@ -3286,8 +3311,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_7)(
     const real *d_f_2_pre_rows = memory->d_f_2_pre_time + step * nB * nH;
     real *d_u_5_rows = memory->total_d_u_5;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_5 += h_1.T @ d_f_2_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_1_rows + first, nH, d_f_2_pre_rows, nH, d_u_5_rows + first * nH, nH, 1);
 }
@@ -3307,8 +3332,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_8)(
     const real *d_f_1_pre_rows = memory->d_f_1_pre_time + step * nB * nH;
     real *d_u_6_rows = memory->total_d_u_6;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_6 += h_prev.T @ d_f_1_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_1_pre_rows, nH, d_u_6_rows + first * nH, nH, 1);
 }
@@ -3327,8 +3352,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_9)(
     const real *d_drive_rows = memory->deferred_d_drive;
     real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_drive */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_drive_rows, nH, d_w_rows + first * nH, nH, 1);
 }
@@ -3347,13 +3372,15 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_drive @ [w.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_10_panel_1 + panel * (nH) * 1 * width);
@@ -3400,8 +3427,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_11)(
     real *d_ts_rows = memory->across_d_ts.rows + step * memory->across_d_ts.step;
     const int64_t d_ts_stride = memory->across_d_ts.row;
 
-    const int64_t first = cellgen_share(1, part, parts);
-    const int64_t units = cellgen_share(1, part + 1, parts) - first;
+    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_ts = d_dt / 6 */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_dt_row = d_dt_rows + row * 1 + first;
@@ -3649,8 +3676,13 @@ static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, vo
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(ltc_sequence_backward_deferred_11)(memory, step, begin, end, 0, 1);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(ltc_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(ltc_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
+    cellgen_team_barrier(memory->team, thread);
     if (thread == 0) CELLGEN_NAME(ltc_sequence_backward_epilogue)(memory);
 }
 

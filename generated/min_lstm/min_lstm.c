@@ -342,13 +342,15 @@ static void CELLGEN_NAME(min_lstm_sequence_forward_forward_1)(
     const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
     /* x @ [w_f, w_i, w_n] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_f, nH, 0, first, units, vectors, 3, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 3 * width);
@@ -503,13 +505,14 @@ static void CELLGEN_NAME(min_lstm_sequence_forward_task)(int thread, int threads
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
         CELLGEN_NAME(min_lstm_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded) {
             CELLGEN_NAME(min_lstm_sequence_forward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
     }
+    if (shares > 1) cellgen_team_barrier(memory->team, thread);
     for (int64_t row = own_begin; row < own_end; ++row) {
         const int64_t step = nT - 1; /* the last one */
         cg_copy_row(args->h_last + row * nH,
@@ -733,8 +736,8 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_reverse_1)(
     real *d_h_in_rows = memory->d_h_in_time + step * nB * nH;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_h_in = d_h + d_h_next
      * d_h_prev = d_h_in * f / (f + i) */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -780,8 +783,8 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_1)(
     real *d_b_i_rows = memory->args->d_b_i;
     real *d_b_f_rows = memory->args->d_b_f;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_n = d_h_in * i / (f + i)
      * d_i = d_h_in * (n / (f + i) - h_prev * f / (f + i)**2 - i * n / (f + i)**2)
      * d_i_pre = d_i * (1 - i) * i
@@ -838,8 +841,8 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_2)(
     const real *d_n_rows = memory->deferred_d_n;
     real *d_w_n_rows = memory->args->d_w_n;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_n += x.T @ d_n */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_rows, nH, d_w_n_rows + first * nH, nH, 1);
 }
@@ -858,8 +861,8 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_3)(
     const real *d_i_pre_rows = memory->deferred_d_i_pre;
     real *d_w_i_rows = memory->args->d_w_i;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_i += x.T @ d_i_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_pre_rows, nH, d_w_i_rows + first * nH, nH, 1);
 }
@@ -878,8 +881,8 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_4)(
     const real *d_f_pre_rows = memory->deferred_d_f_pre;
     real *d_w_f_rows = memory->args->d_w_f;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += x.T @ d_f_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, 1);
 }
@@ -900,13 +903,15 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_5)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_n @ [w_n.T]; d_i_pre @ [w_i.T]; d_f_pre @ [w_f.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_n, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_5_panel_1 + panel * (nH) * 1 * width);
@@ -1054,7 +1059,7 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_task)(int thread, int thread
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
         CELLGEN_NAME(min_lstm_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded || memory->window > 0) {
             CELLGEN_NAME(min_lstm_sequence_backward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -1089,7 +1094,11 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_task)(int thread, int thread
         else
             CELLGEN_NAME(min_lstm_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(min_lstm_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(min_lstm_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

@@ -511,13 +511,15 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
     real *m_rows = memory->forward_m;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [w_m]; h_prev @ [u_m] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_m, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 1 * width);
@@ -609,9 +611,10 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_hoist)(
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 1 * vectors, nI, x_rows, x_stride,
                 memory->forward_1_panel_1 + block * (nI) * 1 * width,
                 memory->forward_1_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
@@ -643,13 +646,15 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
     const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]]; m @ [u[:H, :H], u[:H, H:2*H], u[:H, 2*H:3*H], u[:H, 3*H:4*H]] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w, 4 * nH, 0, first, units, vectors, 4, 0,
                           memory->forward_2_panel_1 + panel * (nI) * 4 * width);
@@ -798,9 +803,10 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_hoist)(
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 4 * vectors, nI, x_rows, x_stride,
                 memory->forward_2_panel_1 + block * (nI) * 4 * width,
                 memory->forward_2_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
@@ -1202,8 +1208,8 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_1)(
     real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step * nB * (4 * nH);
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
      * d_c_in = d_c + d_c_next
      * d_tanh_c = d_h_in * sigmoid_o_bar
@@ -1278,13 +1284,15 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)(
     real *d_h_prev_u_m_rows = memory->d_h_prev_u_m_time + step * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_b_x_w_m_u @ [u.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(4 * nH, memory->args->u, 4 * nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (4 * nH) * 1 * width);
@@ -1357,13 +1365,15 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)(
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_h_prev_u_m @ [u_m.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u_m, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_3_panel_1 + panel * (nH) * 1 * width);
@@ -1412,8 +1422,8 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1)(
     real *m_rows = memory->deferred_m;
     real *d_x_w_m_rows = memory->deferred_d_x_w_m;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* m = x_w_m * h_prev_u_m
      * d_x_w_m = d_m * h_prev_u_m */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -1445,8 +1455,8 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2)(
     const real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step * nB * (4 * nH);
     real *d_b_rows = memory->args->d_b;
 
-    const int64_t first = cellgen_share(4 * nH, part, parts);
-    const int64_t units = cellgen_share(4 * nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b = sum(d_b_x_w_m_u -> (4*H,)) */
     real *d_b_row = d_b_rows + first;
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -1472,8 +1482,8 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3)(
     const real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step * nB * (4 * nH);
     real *d_u_rows = memory->args->d_u;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u += m.T @ d_b_x_w_m_u */
     cg_gemm_tn(units, 4 * nH, row_end - row_begin, m_rows + first, nH, d_b_x_w_m_u_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, 1);
 }
@@ -1492,8 +1502,8 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4)(
     const real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step * nB * (4 * nH);
     real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_b_x_w_m_u */
     cg_gemm_tn(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_b_x_w_m_u_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, 1);
 }
@@ -1513,8 +1523,8 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_5)(
     const real *d_h_prev_u_m_rows = memory->d_h_prev_u_m_time + step * nB * nH;
     real *d_u_m_rows = memory->args->d_u_m;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_m += h_prev.T @ d_h_prev_u_m */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_u_m_rows, nH, d_u_m_rows + first * nH, nH, 1);
 }
@@ -1533,8 +1543,8 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_6)(
     const real *d_x_w_m_rows = memory->deferred_d_x_w_m;
     real *d_w_m_rows = memory->args->d_w_m;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_m += x.T @ d_x_w_m */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_m_rows, nH, d_w_m_rows + first * nH, nH, 1);
 }
@@ -1554,13 +1564,15 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_b_x_w_m_u @ [w.T]; d_x_w_m @ [w_m.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(4 * nH, memory->args->w, 4 * nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_7_panel_1 + panel * (4 * nH) * 1 * width);
@@ -1725,7 +1737,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_task)(int thread,
         CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded || memory->window > 0) {
             CELLGEN_NAME(multiplicative_lstm_sequence_backward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -1765,7 +1777,11 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_task)(int thread,
         else
             CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(multiplicative_lstm_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(multiplicative_lstm_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

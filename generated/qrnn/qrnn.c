@@ -377,13 +377,15 @@ static void CELLGEN_NAME(qrnn_sequence_forward_forward_1)(
     const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
     /* x @ [w_z, w_f, w_o] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_z, nH, 0, first, units, vectors, 3, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 3 * width);
@@ -547,13 +549,14 @@ static void CELLGEN_NAME(qrnn_sequence_forward_task)(int thread, int threads, vo
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
         CELLGEN_NAME(qrnn_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded) {
             CELLGEN_NAME(qrnn_sequence_forward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
     }
+    if (shares > 1) cellgen_team_barrier(memory->team, thread);
     for (int64_t row = own_begin; row < own_end; ++row) {
         const int64_t step = nT - 1; /* the last one */
         cg_copy_row(args->c_last + row * nH,
@@ -787,8 +790,8 @@ static void CELLGEN_NAME(qrnn_sequence_backward_reverse_1)(
     real *d_c_total_rows = memory->d_c_total_time + step * nB * nH;
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_c_in = d_c + d_c_next
      * d_c_total = d_h * o + d_c_in
      * d_c_prev = d_c_total * f */
@@ -842,8 +845,8 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_1)(
     real *d_b_f_rows = memory->args->d_b_f;
     real *d_b_z_rows = memory->args->d_b_z;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_o = d_h * c
      * d_o_pre = d_o * (1 - o) * o
      * d_f = d_c_total * (c_prev - z)
@@ -906,8 +909,8 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_2)(
     const real *d_o_pre_rows = memory->deferred_d_o_pre;
     real *d_w_o_rows = memory->args->d_w_o;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_o += x.T @ d_o_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, nH, d_w_o_rows + first * nH, nH, 1);
 }
@@ -926,8 +929,8 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_3)(
     const real *d_f_pre_rows = memory->deferred_d_f_pre;
     real *d_w_f_rows = memory->args->d_w_f;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += x.T @ d_f_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, 1);
 }
@@ -946,8 +949,8 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_4)(
     const real *d_z_pre_rows = memory->deferred_d_z_pre;
     real *d_w_z_rows = memory->args->d_w_z;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_z += x.T @ d_z_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, 1);
 }
@@ -968,13 +971,15 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_5)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_o_pre @ [w_o.T]; d_f_pre @ [w_f.T]; d_z_pre @ [w_z.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_o, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_5_panel_1 + panel * (nH) * 1 * width);
@@ -1124,7 +1129,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_task)(int thread, int threads, v
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
         CELLGEN_NAME(qrnn_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded || memory->window > 0) {
             CELLGEN_NAME(qrnn_sequence_backward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -1159,7 +1164,11 @@ static void CELLGEN_NAME(qrnn_sequence_backward_task)(int thread, int threads, v
         else
             CELLGEN_NAME(qrnn_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(qrnn_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(qrnn_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

@@ -401,13 +401,15 @@ static void CELLGEN_NAME(ran_sequence_forward_forward_1)(
     const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
     /* x @ [w_c, w_i, w_f]; h_prev @ [u_i, u_f] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_c, nH, 0, first, units, vectors, 3, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 3 * width);
@@ -532,9 +534,10 @@ static void CELLGEN_NAME(ran_sequence_forward_forward_1_hoist)(
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 3 * vectors, nI, x_rows, x_stride,
                 memory->forward_1_panel_1 + block * (nI) * 3 * width,
                 memory->forward_1_hoisted + block * memory->window_rows * 3 * width, 3 * width, 0);
@@ -900,8 +903,8 @@ static void CELLGEN_NAME(ran_sequence_backward_reverse_1)(
     real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
      * d_c_in = d_c + d_c_next
      * d_c_total = d_h_in * (1 - h**2) + d_c_in
@@ -962,13 +965,15 @@ static void CELLGEN_NAME(ran_sequence_backward_reverse_2)(
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u_f, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
@@ -1023,8 +1028,8 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_1)(
     real *d_b_f_rows = memory->args->d_b_f;
     real *d_b_i_rows = memory->args->d_b_i;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_x_w_c = d_c_total * i
      * d_b_f = sum(d_f_pre -> (H,))
      * d_b_i = sum(d_i_pre -> (H,)) */
@@ -1064,8 +1069,8 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_2)(
     const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
     real *d_u_f_rows = memory->args->d_u_f;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_f += h_prev.T @ d_f_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_pre_rows, nH, d_u_f_rows + first * nH, nH, 1);
 }
@@ -1084,8 +1089,8 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_3)(
     const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
     real *d_w_f_rows = memory->args->d_w_f;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += x.T @ d_f_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, 1);
 }
@@ -1105,8 +1110,8 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_4)(
     const real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
     real *d_u_i_rows = memory->args->d_u_i;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_i += h_prev.T @ d_i_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_i_pre_rows, nH, d_u_i_rows + first * nH, nH, 1);
 }
@@ -1125,8 +1130,8 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_5)(
     const real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
     real *d_w_i_rows = memory->args->d_w_i;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_i += x.T @ d_i_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_pre_rows, nH, d_w_i_rows + first * nH, nH, 1);
 }
@@ -1145,8 +1150,8 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_6)(
     const real *d_x_w_c_rows = memory->deferred_d_x_w_c;
     real *d_w_c_rows = memory->args->d_w_c;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_c += x.T @ d_x_w_c */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_c_rows, nH, d_w_c_rows + first * nH, nH, 1);
 }
@@ -1167,13 +1172,15 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_7)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_x_w_c @ [w_c.T]; d_f_pre @ [w_f.T]; d_i_pre @ [w_i.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_c, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_7_panel_1 + panel * (nH) * 1 * width);
@@ -1347,7 +1354,7 @@ static void CELLGEN_NAME(ran_sequence_backward_task)(int thread, int threads, vo
         CELLGEN_NAME(ran_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(ran_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded || memory->window > 0) {
             CELLGEN_NAME(ran_sequence_backward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -1387,7 +1394,11 @@ static void CELLGEN_NAME(ran_sequence_backward_task)(int thread, int threads, vo
         else
             CELLGEN_NAME(ran_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(ran_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(ran_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

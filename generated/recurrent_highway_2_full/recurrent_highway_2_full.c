@@ -727,13 +727,15 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1)(
     real *s_1_rows = memory->forward_s_1;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
     /* x @ [w_h, w_t, w_c]; h_prev @ [r_h_1, r_t_1, r_c_1] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_h, nH, 0, first, units, vectors, 3, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 3 * width);
@@ -844,9 +846,10 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_hoi
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 3 * vectors, nI, x_rows, x_stride,
                 memory->forward_1_panel_1 + block * (nI) * 3 * width,
                 memory->forward_1_hoisted + block * memory->window_rows * 3 * width, 3 * width, 0);
@@ -872,13 +875,15 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2)(
     const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
     /* s_1 @ [r_h_2, r_t_2, r_c_2] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->r_h_2, nH, 0, first, units, vectors, 3, 0,
                           memory->forward_2_panel_1 + panel * (nH) * 3 * width);
@@ -1349,8 +1354,8 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_1)(
     real *d_t_2_pre_rows = memory->d_t_2_pre_time + step * nB * nH;
     real *d_q_2_pre_rows = memory->d_q_2_pre_time + step * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
      * s_1 = h_prev * c_1 + q_1 * t_1
      * d_c_2 = d_h_in * s_1
@@ -1423,13 +1428,15 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2)(
     real *d_q_1_pre_rows = memory->d_q_1_pre_time + step * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_c_2_pre @ [r_c_2.T]; d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->r_c_2, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
@@ -1540,13 +1547,15 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3)(
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_c_1_pre @ [r_c_1.T]; d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->r_c_1, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_3_panel_1 + panel * (nH) * 1 * width);
@@ -1627,8 +1636,8 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_1)(
     real *d_b_h_2_rows = memory->args->d_b_h_2;
     real *d_b_h_1_rows = memory->args->d_b_h_1;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* s_1 = h_prev * c_1 + q_1 * t_1
      * d_b_c_2 = sum(d_c_2_pre -> (H,))
      * d_b_c_1 = sum(d_c_1_pre -> (H,))
@@ -1690,8 +1699,8 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2)(
     const real *d_c_2_pre_rows = memory->d_c_2_pre_time + step * nB * nH;
     real *d_r_c_2_rows = memory->args->d_r_c_2;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_c_2 += s_1.T @ d_c_2_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, s_1_rows + first, nH, d_c_2_pre_rows, nH, d_r_c_2_rows + first * nH, nH, 1);
 }
@@ -1711,8 +1720,8 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3)(
     const real *d_c_1_pre_rows = memory->d_c_1_pre_time + step * nB * nH;
     real *d_r_c_1_rows = memory->args->d_r_c_1;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_c_1 += h_prev.T @ d_c_1_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_c_1_pre_rows, nH, d_r_c_1_rows + first * nH, nH, 1);
 }
@@ -1731,8 +1740,8 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_4)(
     const real *d_c_1_pre_rows = memory->d_c_1_pre_time + step * nB * nH;
     real *d_w_c_rows = memory->args->d_w_c;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_c += x.T @ d_c_1_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_c_1_pre_rows, nH, d_w_c_rows + first * nH, nH, 1);
 }
@@ -1750,8 +1759,8 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_5)(
     const real *d_t_2_pre_rows = memory->d_t_2_pre_time + step * nB * nH;
     real *d_r_t_2_rows = memory->args->d_r_t_2;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_t_2 += s_1.T @ d_t_2_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, s_1_rows + first, nH, d_t_2_pre_rows, nH, d_r_t_2_rows + first * nH, nH, 1);
 }
@@ -1771,8 +1780,8 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_6)(
     const real *d_t_1_pre_rows = memory->d_t_1_pre_time + step * nB * nH;
     real *d_r_t_1_rows = memory->args->d_r_t_1;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_t_1 += h_prev.T @ d_t_1_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_t_1_pre_rows, nH, d_r_t_1_rows + first * nH, nH, 1);
 }
@@ -1791,8 +1800,8 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_7)(
     const real *d_t_1_pre_rows = memory->d_t_1_pre_time + step * nB * nH;
     real *d_w_t_rows = memory->args->d_w_t;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_t += x.T @ d_t_1_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_t_1_pre_rows, nH, d_w_t_rows + first * nH, nH, 1);
 }
@@ -1810,8 +1819,8 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_8)(
     const real *d_q_2_pre_rows = memory->d_q_2_pre_time + step * nB * nH;
     real *d_r_h_2_rows = memory->args->d_r_h_2;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_h_2 += s_1.T @ d_q_2_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, s_1_rows + first, nH, d_q_2_pre_rows, nH, d_r_h_2_rows + first * nH, nH, 1);
 }
@@ -1831,8 +1840,8 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_9)(
     const real *d_q_1_pre_rows = memory->d_q_1_pre_time + step * nB * nH;
     real *d_r_h_1_rows = memory->args->d_r_h_1;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_h_1 += h_prev.T @ d_q_1_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_q_1_pre_rows, nH, d_r_h_1_rows + first * nH, nH, 1);
 }
@@ -1851,8 +1860,8 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_10)
     const real *d_q_1_pre_rows = memory->d_q_1_pre_time + step * nB * nH;
     real *d_w_h_rows = memory->args->d_w_h;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_h += x.T @ d_q_1_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_q_1_pre_rows, nH, d_w_h_rows + first * nH, nH, 1);
 }
@@ -1873,13 +1882,15 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_11)
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_c_1_pre @ [w_c.T]; d_t_1_pre @ [w_t.T]; d_q_1_pre @ [w_h.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_c, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_11_panel_1 + panel * (nH) * 1 * width);
@@ -2073,7 +2084,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_task)(int th
         CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded || memory->window > 0) {
             CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -2120,7 +2131,11 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_task)(int th
         else
             CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_11)(memory, step, begin, end, 0, 1);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

@@ -789,13 +789,15 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
     real *s_1_rows = memory->forward_s_1;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
     /* x @ [w_h, w_t]; h_prev @ [r_h_1, r_t_1] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_h, nH, 0, first, units, vectors, 2, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 2 * width);
@@ -887,9 +889,10 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_hoist)(
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 2 * vectors, nI, x_rows, x_stride,
                 memory->forward_1_panel_1 + block * (nI) * 2 * width,
                 memory->forward_1_hoisted + block * memory->window_rows * 2 * width, 2 * width, 0);
@@ -912,13 +915,15 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
     real *s_2_rows = memory->forward_s_2;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
     /* s_1 @ [r_h_2, r_t_2] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->r_h_2, nH, 0, first, units, vectors, 2, 0,
                           memory->forward_2_panel_1 + panel * (nH) * 2 * width);
@@ -1004,13 +1009,15 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
     const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
     /* s_2 @ [r_h_3, r_t_3] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->r_h_3, nH, 0, first, units, vectors, 2, 0,
                           memory->forward_3_panel_1 + panel * (nH) * 2 * width);
@@ -1462,8 +1469,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1)(
     real *d_t_3_pre_rows = memory->d_t_3_pre_time + step * nB * nH;
     real *d_q_3_pre_rows = memory->d_q_3_pre_time + step * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
      * s_1 = h_prev * (1 - t_1) + q_1 * t_1
      * s_2 = s_1 * (1 - t_2) + q_2 * t_2
@@ -1530,13 +1537,15 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
     real *d_q_2_pre_rows = memory->d_q_2_pre_time + step * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_t_3_pre @ [r_t_3.T]; d_q_3_pre @ [r_h_3.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->r_t_3, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
@@ -1637,13 +1646,15 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)(
     real *d_q_1_pre_rows = memory->d_q_1_pre_time + step * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->r_t_2, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_3_panel_1 + panel * (nH) * 1 * width);
@@ -1737,13 +1748,15 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)(
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->r_t_1, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_4_panel_1 + panel * (nH) * 1 * width);
@@ -1822,8 +1835,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_1)(
     real *d_b_h_2_rows = memory->args->d_b_h_2;
     real *d_b_h_1_rows = memory->args->d_b_h_1;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* s_1 = h_prev * (1 - t_1) + q_1 * t_1
      * s_2 = s_1 * (1 - t_2) + q_2 * t_2
      * d_b_t_3 = sum(d_t_3_pre -> (H,))
@@ -1891,8 +1904,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_2)(
     const real *d_t_3_pre_rows = memory->d_t_3_pre_time + step * nB * nH;
     real *d_r_t_3_rows = memory->args->d_r_t_3;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_t_3 += s_2.T @ d_t_3_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, s_2_rows + first, nH, d_t_3_pre_rows, nH, d_r_t_3_rows + first * nH, nH, 1);
 }
@@ -1910,8 +1923,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_3)(
     const real *d_t_2_pre_rows = memory->d_t_2_pre_time + step * nB * nH;
     real *d_r_t_2_rows = memory->args->d_r_t_2;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_t_2 += s_1.T @ d_t_2_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, s_1_rows + first, nH, d_t_2_pre_rows, nH, d_r_t_2_rows + first * nH, nH, 1);
 }
@@ -1931,8 +1944,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_4)(
     const real *d_t_1_pre_rows = memory->d_t_1_pre_time + step * nB * nH;
     real *d_r_t_1_rows = memory->args->d_r_t_1;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_t_1 += h_prev.T @ d_t_1_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_t_1_pre_rows, nH, d_r_t_1_rows + first * nH, nH, 1);
 }
@@ -1951,8 +1964,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_5)(
     const real *d_t_1_pre_rows = memory->d_t_1_pre_time + step * nB * nH;
     real *d_w_t_rows = memory->args->d_w_t;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_t += x.T @ d_t_1_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_t_1_pre_rows, nH, d_w_t_rows + first * nH, nH, 1);
 }
@@ -1970,8 +1983,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_6)(
     const real *d_q_3_pre_rows = memory->d_q_3_pre_time + step * nB * nH;
     real *d_r_h_3_rows = memory->args->d_r_h_3;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_h_3 += s_2.T @ d_q_3_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, s_2_rows + first, nH, d_q_3_pre_rows, nH, d_r_h_3_rows + first * nH, nH, 1);
 }
@@ -1989,8 +2002,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_7)(
     const real *d_q_2_pre_rows = memory->d_q_2_pre_time + step * nB * nH;
     real *d_r_h_2_rows = memory->args->d_r_h_2;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_h_2 += s_1.T @ d_q_2_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, s_1_rows + first, nH, d_q_2_pre_rows, nH, d_r_h_2_rows + first * nH, nH, 1);
 }
@@ -2010,8 +2023,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_8)(
     const real *d_q_1_pre_rows = memory->d_q_1_pre_time + step * nB * nH;
     real *d_r_h_1_rows = memory->args->d_r_h_1;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_h_1 += h_prev.T @ d_q_1_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_q_1_pre_rows, nH, d_r_h_1_rows + first * nH, nH, 1);
 }
@@ -2030,8 +2043,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_9)(
     const real *d_q_1_pre_rows = memory->d_q_1_pre_time + step * nB * nH;
     real *d_w_h_rows = memory->args->d_w_h;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_h += x.T @ d_q_1_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_q_1_pre_rows, nH, d_w_h_rows + first * nH, nH, 1);
 }
@@ -2051,13 +2064,15 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_t_1_pre @ [w_t.T]; d_q_1_pre @ [w_h.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_t, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_10_panel_1 + panel * (nH) * 1 * width);
@@ -2244,7 +2259,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_task)(int thread,
         CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded || memory->window > 0) {
             CELLGEN_NAME(recurrent_highway_3_sequence_backward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -2289,7 +2304,11 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_task)(int thread,
         else
             CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(recurrent_highway_3_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(recurrent_highway_3_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

@@ -591,13 +591,15 @@ static void CELLGEN_NAME(slstm_sequence_forward_forward_1)(
     const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
     /* x @ [w_z, w_i, w_f, w_o]; h_prev @ [r_z, r_i, r_f, r_o] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_z, nH, 0, first, units, vectors, 4, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 4 * width);
@@ -765,9 +767,10 @@ static void CELLGEN_NAME(slstm_sequence_forward_forward_1_hoist)(
     const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
 
     enum { vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block)
+    for (int64_t block = begin; block < end; ++block)
         cg_tile(steps * nB, 4 * vectors, nI, x_rows, x_stride,
                 memory->forward_1_panel_1 + block * (nI) * 4 * width,
                 memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
@@ -1243,8 +1246,8 @@ static void CELLGEN_NAME(slstm_sequence_backward_reverse_1)(
     real *d_n_prev_rows = step == 0 ? memory->args->d_n_prev : memory->d_n_prev_pair + step % 2 * nB * nH;
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
      * d_c_in = d_c + d_c_next
      * d_n_in = d_n + d_n_next
@@ -1358,13 +1361,15 @@ static void CELLGEN_NAME(slstm_sequence_backward_reverse_2)(
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_o_pre @ [r_o.T]; d_f_bar @ [r_f.T]; d_i_bar @ [r_i.T]; d_z_pre @ [r_z.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->r_o, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
@@ -1428,8 +1433,8 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_1)(
     real *d_b_i_rows = memory->args->d_b_i;
     real *d_b_z_rows = memory->args->d_b_z;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b_o = sum(d_o_pre -> (H,))
      * d_b_f = sum(d_f_bar -> (H,))
      * d_b_i = sum(d_i_bar -> (H,))
@@ -1472,8 +1477,8 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_2)(
     const real *d_o_pre_rows = memory->d_o_pre_time + step * nB * nH;
     real *d_r_o_rows = memory->args->d_r_o;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_o += h_prev.T @ d_o_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_o_pre_rows, nH, d_r_o_rows + first * nH, nH, 1);
 }
@@ -1492,8 +1497,8 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_3)(
     const real *d_o_pre_rows = memory->d_o_pre_time + step * nB * nH;
     real *d_w_o_rows = memory->args->d_w_o;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_o += x.T @ d_o_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, nH, d_w_o_rows + first * nH, nH, 1);
 }
@@ -1513,8 +1518,8 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_4)(
     const real *d_f_bar_rows = memory->d_f_bar_time + step * nB * nH;
     real *d_r_f_rows = memory->args->d_r_f;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_f += h_prev.T @ d_f_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_bar_rows, nH, d_r_f_rows + first * nH, nH, 1);
 }
@@ -1533,8 +1538,8 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_5)(
     const real *d_f_bar_rows = memory->d_f_bar_time + step * nB * nH;
     real *d_w_f_rows = memory->args->d_w_f;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += x.T @ d_f_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_bar_rows, nH, d_w_f_rows + first * nH, nH, 1);
 }
@@ -1554,8 +1559,8 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_6)(
     const real *d_i_bar_rows = memory->d_i_bar_time + step * nB * nH;
     real *d_r_i_rows = memory->args->d_r_i;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_i += h_prev.T @ d_i_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_i_bar_rows, nH, d_r_i_rows + first * nH, nH, 1);
 }
@@ -1574,8 +1579,8 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_7)(
     const real *d_i_bar_rows = memory->d_i_bar_time + step * nB * nH;
     real *d_w_i_rows = memory->args->d_w_i;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_i += x.T @ d_i_bar */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_bar_rows, nH, d_w_i_rows + first * nH, nH, 1);
 }
@@ -1595,8 +1600,8 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_8)(
     const real *d_z_pre_rows = memory->d_z_pre_time + step * nB * nH;
     real *d_r_z_rows = memory->args->d_r_z;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_z += h_prev.T @ d_z_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_z_pre_rows, nH, d_r_z_rows + first * nH, nH, 1);
 }
@@ -1615,8 +1620,8 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_9)(
     const real *d_z_pre_rows = memory->d_z_pre_time + step * nB * nH;
     real *d_w_z_rows = memory->args->d_w_z;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_z += x.T @ d_z_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, 1);
 }
@@ -1638,13 +1643,15 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_10)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_o_pre @ [w_o.T]; d_f_bar @ [w_f.T]; d_i_bar @ [w_i.T]; d_z_pre @ [w_z.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_o, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_10_panel_1 + panel * (nH) * 1 * width);
@@ -1870,7 +1877,7 @@ static void CELLGEN_NAME(slstm_sequence_backward_task)(int thread, int threads, 
         CELLGEN_NAME(slstm_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
         if (shares > 1) cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(slstm_sequence_backward_reverse_2)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded || memory->window > 0) {
             CELLGEN_NAME(slstm_sequence_backward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -1896,29 +1903,23 @@ static void CELLGEN_NAME(slstm_sequence_backward_task)(int thread, int threads, 
             cellgen_team_barrier(memory->team, thread);
         }
         CELLGEN_NAME(slstm_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(slstm_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(slstm_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(slstm_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(slstm_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(slstm_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(slstm_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(slstm_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(slstm_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
         if (memory->pack_late)
             CELLGEN_NAME(slstm_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(slstm_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(slstm_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(slstm_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 

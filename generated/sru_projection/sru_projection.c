@@ -403,13 +403,15 @@ static void CELLGEN_NAME(sru_projection_sequence_forward_forward_1)(
     const int64_t h_stride = memory->series_h.row;
 
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nH + width - 1) / width;
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
     /* x @ [w_f, w_r, w, w_s] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_f, nH, 0, first, units, vectors, 4, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 4 * width);
@@ -606,13 +608,14 @@ static void CELLGEN_NAME(sru_projection_sequence_forward_task)(int thread, int t
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
         CELLGEN_NAME(sru_projection_sequence_forward_forward_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded) {
             CELLGEN_NAME(sru_projection_sequence_forward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
     }
+    if (shares > 1) cellgen_team_barrier(memory->team, thread);
     for (int64_t row = own_begin; row < own_end; ++row) {
         const int64_t step = nT - 1; /* the last one */
         cg_copy_row(args->c_last + row * nH,
@@ -867,8 +870,8 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_reverse_1)(
     real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_c_in = d_c + d_c_next
      * d_c_total = d_h * r + d_c_in
      * d_r = d_h * (c - x_w_s)
@@ -945,8 +948,8 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_1)(
     real *d_v_r_rows = memory->args->d_v_r;
     real *d_v_f_rows = memory->args->d_v_f;
 
-    const int64_t first = cellgen_share(nH, part, parts);
-    const int64_t units = cellgen_share(nH, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_x_w_s = d_h * (1 - r)
      * d_x_w = d_c_total * (1 - f)
      * d_b_r = sum(d_r_pre -> (H,))
@@ -1000,8 +1003,8 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_2)(
     const real *d_x_w_s_rows = memory->deferred_d_x_w_s;
     real *d_w_s_rows = memory->args->d_w_s;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_s += x.T @ d_x_w_s */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_s_rows, nH, d_w_s_rows + first * nH, nH, 1);
 }
@@ -1020,8 +1023,8 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_3)(
     const real *d_r_pre_rows = memory->d_r_pre_time + step * nB * nH;
     real *d_w_r_rows = memory->args->d_w_r;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_r += x.T @ d_r_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_r_pre_rows, nH, d_w_r_rows + first * nH, nH, 1);
 }
@@ -1040,8 +1043,8 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_4)(
     const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
     real *d_w_f_rows = memory->args->d_w_f;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += x.T @ d_f_pre */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, 1);
 }
@@ -1060,8 +1063,8 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_5)(
     const real *d_x_w_rows = memory->deferred_d_x_w;
     real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nI, part, parts);
-    const int64_t units = cellgen_share(nI, part + 1, parts) - first;
+    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_x_w */
     cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_rows, nH, d_w_rows + first * nH, nH, 1);
 }
@@ -1083,13 +1086,15 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_6)(
     const int64_t d_x_stride = memory->across_d_x.row;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
-    const int64_t blocks = (nI + width - 1) / width;
+    const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
+    const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_x_w_s @ [w_s.T]; d_x_w @ [w.T]; d_r_pre @ [w_r.T]; d_f_pre @ [w_f.T] */
-    for (int64_t block = blocks * part / parts; block < blocks * (part + 1) / parts; ++block) {
+    for (int64_t turn = begin; turn < end; ++turn) {
+        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? blocks * part / parts : block;
+        const int64_t panel = memory->pack_late ? begin : block;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_s, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_6_panel_1 + panel * (nH) * 1 * width);
@@ -1252,7 +1257,7 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_task)(int thread, int 
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
         CELLGEN_NAME(sru_projection_sequence_backward_reverse_1)(memory, step, row_begin, row_end, share, shares);
-        if (shares > 1) cellgen_team_barrier(memory->team, thread);
+        if (shares > 1 && (memory->guarded || memory->window > 0)) cellgen_team_barrier(memory->team, thread);
         if (memory->guarded || memory->window > 0) {
             CELLGEN_NAME(sru_projection_sequence_backward_settle)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -1289,7 +1294,11 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_task)(int thread, int 
         else
             CELLGEN_NAME(sru_projection_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->gather) CELLGEN_NAME(sru_projection_sequence_backward_deliver)(memory, step, begin, end);
+        (void)begin, (void)end;
+        if (memory->gather) {
+            cellgen_team_barrier(memory->team, thread);
+            CELLGEN_NAME(sru_projection_sequence_backward_deliver)(memory, step, begin, end);
+        }
     }
 }
 
