@@ -57,6 +57,7 @@ LAZY = {
     ("api", "tree"): "loading a built kernel must not import SymPy",
     ("compat/mygrad", "cells"): "a drop-in whose kernel is built must not import SymPy",
     ("compat/epynn", "cells"): "a drop-in whose kernel is built must not import SymPy",
+    ("compat/keras", "cells"): "a drop-in whose kernel is built must not import SymPy",
 }
 """Function-local imports that are deliberate, and why. The command line's are all of that kind."""
 

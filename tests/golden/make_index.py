@@ -19,7 +19,7 @@ def main(full: Path) -> None:
     (HERE / "index.json").write_text(f"[\n{lines}\n]\n")
     cases: dict[str, dict[str, dict[str, list[float]]]] = {}
     stems = {Path(file).stem.removesuffix("_f32").removesuffix("_f64") for file in files}
-    for peer in ("cells", "tf", "torch", "mygrad"):
+    for peer in ("cells", "tf", "torch", "mygrad", "keras"):
         for row in json.loads((full / peer / "accuracy.json").read_text()):
             case = row["case"].removesuffix("_f32")
             if case in stems and f"{peer}/{case}" in {
