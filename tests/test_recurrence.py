@@ -23,10 +23,15 @@ from cellgen import (
     where,
 )
 from cellgen.cells import GRU, LSTM, SHIPPED, Elman, GRUBlockCell
+from cellgen.cells.co_rnn import CoRNN
+from cellgen.cells.layer_norm import LayerNormLSTM
+from cellgen.cells.lstm_projection import LSTMProjection
+from cellgen.cells.minimal import MinGRU
+from cellgen.cells.recurrent_highway import RecurrentHighway2Full
+from cellgen.cells.sru import SRU
 from cellgen.pipeline import programs_of, recurrence
 from cellgen.schedule.recurrence import RecurrenceClass
 from cellgen.show import as_data, as_text
-from tests.test_other_cells import LNLSTM, LSTMP, RHN2, SRU, CoRNN, MinGRU
 
 DENSE, BLOCK, DIAGONAL, LINEAR = RecurrenceClass
 
@@ -119,9 +124,9 @@ class Forgetful(Cell):
         (GRUBlockCell, DENSE, 2),
         (LSTM, DENSE, 1),
         (CoRNN, DENSE, 1),
-        (LSTMP, DENSE, 2),
-        (RHN2, DENSE, 2),
-        (LNLSTM, DENSE, 5),
+        (LSTMProjection, DENSE, 2),
+        (RecurrentHighway2Full, DENSE, 2),
+        (LayerNormLSTM, DENSE, 5),
         (Normalised, DENSE, 1),
         (Shifted, DENSE, 0),
         (OneForAll, DENSE, 0),
