@@ -280,6 +280,34 @@ def bench(
 
 
 @app.command()
+def gallery(
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to; else docs/gallery of a checkout.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; print the diff to what stands there.")
+    ] = False,
+) -> None:
+    """Write a page for every cell that ships: equations, derivation, plan, picture, speed."""
+    with _errors():
+        from cellgen import gallery as pages
+        from cellgen import terminal
+        from cellgen.cells import SHIPPED
+
+        folder = pages.gallery_folder(out)
+        made = pages.files(SHIPPED, pages.kept_results())
+        if not check:
+            pages.write(folder, made)
+            typer.echo(str(folder))
+            return
+        differences = pages.differences(folder, made)
+        terminal.print_differences(differences)
+        if differences:
+            _leave(f"{folder} differs in {len(differences)} places; `cellgen gallery` writes it")
+        terminal.note(f"{folder} is what {len(SHIPPED)} cells give")
+
+
+@app.command()
 def doctor(as_json: JsonOption = False) -> None:
     """Look at compiler, headers, cache and extras; say what is missing and how to get it."""
     with _errors():

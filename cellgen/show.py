@@ -93,6 +93,16 @@ def as_latex(programs: CellPrograms) -> str:
     return "\n\n".join(_section_latex(section) for section in sections(programs))
 
 
+def as_latex_forward(programs: CellPrograms) -> str:
+    """The author's equations as one ``align*``, without the comment that names the function."""
+    return _section_latex(sections(programs)[0]).partition("\n")[2]
+
+
+def as_text_derived(programs: CellPrograms) -> str:
+    """The functions that were derived, as text."""
+    return "\n\n".join(_section_text(section) for section in sections(programs)[1:])
+
+
 def as_data(programs: CellPrograms) -> dict[str, object]:
     """The same as plain data, for ``--json``."""
     definition = programs.definition

@@ -108,11 +108,12 @@ def differences(folder: Path, sources: Sequence[Source], whole: bool) -> list[Di
     files = support_files(folder)
     for source in sources:
         files.update(cell_files(folder, source))
-    changed = [_difference(path, text) for path, text in files.items() if read_text(path) != text]
+    changed = [difference_of(path, text) for path, text in files.items() if read_text(path) != text]
     return [*changed, *stale_files(folder, sources), *(_stale_cells(folder) if whole else ())]
 
 
-def _difference(path: Path, text: str) -> Difference:
+def difference_of(path: Path, text: str) -> Difference:
+    """The unified diff from what stands at a path to what would be written there."""
     before, name = (read_text(path) or "").splitlines(), _near(path)
     lines = difflib.unified_diff(
         before, text.splitlines(), f"{name} (there)", f"{name} (generated)", lineterm=""

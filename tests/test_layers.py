@@ -47,6 +47,7 @@ LAYERS = (
     {"bench", "check", "compat", "doctor", "find", "make", "start", "explain"},
     {"terminal"},
     {"bench"},
+    {"gallery"},
     {"cli"},
     {"__main__"},
 )

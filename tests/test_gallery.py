@@ -1,0 +1,74 @@
+"""The gallery: a page for every cell, made by the code of show, explain and picture; current."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from cellgen import gallery
+from cellgen.bench.report import Report
+from cellgen.cells import LSTM, SHIPPED, Elman, MinGRU
+from cellgen.errors import BuildError, UsageError
+
+FOLDER = Path(__file__).parents[1] / "docs" / "gallery"
+
+
+@cache
+def results() -> tuple[Report, ...]:
+    return gallery.kept_results()
+
+
+@pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
+def test_the_page_of_every_cell_is_current(cell):
+    for name, text in gallery.page(cell, results()).items():
+        there = (FOLDER / name).read_text(encoding="utf-8") if (FOLDER / name).exists() else ""
+        assert there == text, f"docs/gallery/{name} is old: run `cellgen gallery`"
+
+
+def test_the_index_lists_every_cell_and_nothing_else_stands_there():
+    assert (FOLDER / gallery.INDEX).read_text(encoding="utf-8") == gallery.index(SHIPPED)
+    names = {cell.definition.name for cell in SHIPPED}
+    pages = {gallery.INDEX, *(f"{n}.md" for n in names), *(f"{n}.svg" for n in names)}
+    assert {path.name for path in FOLDER.iterdir()} == pages
+
+
+def test_a_page_has_every_part():
+    text = gallery.page(LSTM, results())["lstm.md"]
+    headings = [line for line in text.splitlines() if line.startswith("## ")]
+    assert headings == ["## Equations", "## Derivation", "## Plan", "## Speed"]
+    assert r"\begin{align*}" in text
+    assert "d_h_prev = " in text
+    assert "recurrence\n  dense, 1 level a step" in text
+    assert "| 100, 32, 128, 256 | 2 | forward |" in text
+
+
+def test_speed_is_left_out_where_it_was_not_measured():
+    assert "## Speed" not in gallery.page(MinGRU)["min_gru.md"]
+
+
+def test_what_differs_is_told_and_written(tmp_path: Path) -> None:
+    pages = gallery.files((Elman,), ())
+    gallery.write(tmp_path, pages)
+    assert gallery.differences(tmp_path, pages) == []
+    (tmp_path / "elman.md").write_text("old\n")
+    (tmp_path / "gone.svg").write_text("<svg/>")
+    found = gallery.differences(tmp_path, pages)
+    assert [difference.path.name for difference in found] == ["elman.md", "gone.svg"]
+    assert "-old" in found[0].text
+    gallery.write(tmp_path, pages)
+    assert gallery.differences(tmp_path, pages) == []
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BuildError, match="cannot be written"):
+        gallery.write(tmp_path / "file", {"a.md": ""})
+
+
+def test_outside_a_checkout_a_folder_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gallery, "in_checkout", lambda: False)
+    assert gallery.gallery_folder(Path("there")) == Path("there")
+    with pytest.raises(UsageError, match="name a folder: --out DIR"):
+        gallery.gallery_folder(None)
