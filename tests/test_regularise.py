@@ -69,7 +69,7 @@ REGULARISERS = {
     "zoneout": zoneout,
 }
 CELLS = (*SHIPPED[:11], SLSTM, LayerNormLSTM, RecurrentHighway2Full)
-"""Gates before and after the product, one matrix or many, peepholes, sums over units, two layers."""
+"""Gates before and after the product, one matrix or many, peepholes, sums over units, layers."""
 
 
 def candidate_of(cell):
