@@ -37,7 +37,7 @@ from .call import (
     take_workspace,
 )
 from .errors import ArgumentError, CellgenError
-from .memory import empty
+from .memory import empty, is_small
 from .plans import Constants, SequencePlan, choose
 from .results import Array, Results, result_class
 from .threads import thread_count, threads_team
@@ -100,12 +100,15 @@ class TimePlan(Plan):
     """A plan of a function over time.
 
     ``strides``: elements from step to step and from row to row of every array over time, or None
-    where none has gaps; ``apart``: those whose address must be taken without a buffer.
+    where none has gaps; ``apart``: those whose address must be taken without a buffer. A plan is
+    ``plain`` where nothing has gaps and all results are new: then ``made`` says how to make each.
     """
 
     strides: tuple[int, ...] | None
     apart: frozenset[str]
     size: Callable[..., int]
+    plain: bool
+    made: tuple[tuple[str, tuple[int, ...], Callable[..., Array]], ...]
 
 
 class TimeFunction(KernelFunction):
@@ -121,6 +124,7 @@ class TimeFunction(KernelFunction):
         members = (*function.struct_members, *function.results)
         self._timed = tuple(item.name for item in members if item.over_time)
         self._outputs = frozenset(i.name for i in function.results if i.over_time)
+        self._ordered = (*self._fields, *self._saves)
         self.saved = result_class("saved", self._saves)
 
     def _run(
@@ -142,6 +146,8 @@ class TimeFunction(KernelFunction):
             arguments, results = self._time_first(arguments), self._time_first(results)
         plan = self._find_plan(arguments, results)
         assert isinstance(plan, TimePlan)
+        if plan.plain and options is NONE:
+            return self._run_plain(plan, arguments, scalars, threads, save=save)
         library = self._kernel.library()
         view, pointer = plan.view, plan.pointer
         found: dict[str, Array | None] = {}
@@ -193,6 +199,39 @@ class TimeFunction(KernelFunction):
             raise defect(self.__qualname__, plan, code)
         return self._time_first(found) if options.batch_first else found
 
+    def _run_plain(
+        self,
+        plan: TimePlan,
+        arguments: dict[str, object],
+        scalars: Sequence[tuple[int, float]],
+        threads: int | None,
+        *,
+        save: bool,
+    ) -> dict[str, Array | None]:
+        """Call for all steps of arrays without gaps: what is left of ``_run`` in the usual case."""
+        library = self._kernel.library()
+        view, pointer, dtype, null = plan.view, plan.pointer, plan.dtype, library.ffi.NULL
+        saves = () if save else self._saves
+        found: dict[str, Array | None] = {}
+        for name, shape, make in plan.made:
+            if name not in saves:
+                try:
+                    found[name] = make(shape, dtype)
+                except MemoryError:
+                    found[name] = self._empty(name, shape, dtype, NONE)
+        members: list[object] = [view(pointer, arguments[name]) for name in plan.arrays]
+        for place, value in sorted((*plan.nulls, *scalars)):
+            members.insert(place, value)
+        for name in self._ordered:
+            members.append(null if name in saves else view(pointer, found[name]))
+        memory = take_workspace(self.__qualname__, plan.workspace or 0, plan.dims)
+        team = threads_team(library, self._kernel.interface, thread_count(threads))
+        members += (memory.pointer, memory.bytes, team, null)
+        code = plan.call(*plan.dims, plan.new(plan.struct, members))
+        if code:
+            raise defect(self.__qualname__, plan, code)
+        return found
+
     def _plan(self, arguments: dict[str, object], results: dict[str, Array]) -> Plan:
         checked = check_call(self.__qualname__, self.function, arguments, results)
         plan = make_plan(self._kernel, self.function, checked)
@@ -201,7 +240,12 @@ class TimeFunction(KernelFunction):
         size = getattr(library.lib, symbols.workspace_size)
         strides, apart = _strides(self.function, checked)
         fields = {name: getattr(plan, name) for name in Plan.__dataclass_fields__}
-        timed = TimePlan(**fields, strides=strides, apart=apart, size=size)
+        made = tuple(
+            (name, shape, np.empty if is_small(shape, plan.dtype) else empty)
+            for name, shape in plan.fresh
+        )
+        plain = strides is None and not apart and not plan.given
+        timed = TimePlan(**fields, strides=strides, apart=apart, size=size, plain=plain, made=made)
         if len(self._plans) >= KEPT_PLANS:
             self._plans.clear()
         key = (*arguments, *map(self.look, arguments.values()), *map(self.look, results.values()))

@@ -88,6 +88,11 @@ class _Loan(np.ndarray):
             _shelf.put(self.base)
 
 
+def is_small(shape: tuple[int, ...], dtype: np.dtype[np.floating]) -> bool:
+    """Whether ``empty`` is ``numpy.empty`` for a shape."""
+    return math.prod(shape) * dtype.itemsize < SMALLEST
+
+
 def empty(shape: tuple[int, ...], dtype: np.dtype[np.floating]) -> Array:
     """Return an array like ``numpy.empty``; a large one starts a cache line, in memory used before.
 
