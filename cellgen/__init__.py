@@ -19,7 +19,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cellgen.api import compile, load
+    from cellgen.api import compile, compile_cuda, load, load_cuda
     from cellgen.cell import Bias, Cell, Input, Scalar, State, Static, Weight
     from cellgen.errors import (
         ArgumentError,
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "cellgen.api": "compile load",
+    "cellgen.api": "compile compile_cuda load load_cuda",
     "cellgen.cell": "Bias Cell Input Scalar State Static Weight",
     "cellgen.errors": "ArgumentError BuildError CellgenError DeclarationError DerivationError",
     "cellgen.kernel": "Kernel",
@@ -108,6 +108,7 @@ __all__ = [
     "activation",
     "clip",
     "compile",
+    "compile_cuda",
     "concat",
     "cos",
     "exp",
@@ -116,6 +117,7 @@ __all__ = [
     "identity",
     "keep",
     "load",
+    "load_cuda",
     "log",
     "log1p",
     "log_sigmoid",

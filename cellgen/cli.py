@@ -185,14 +185,19 @@ def build(
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Compilers at a time.")
     ] = 2,
+    target: Annotated[
+        str, typer.Option("--target", metavar="c|cuda", help="What to compile for.")
+    ] = "c",
     as_json: JsonOption = False,
 ) -> None:
-    """Generate the C of cells, write it and compile it."""
+    """Generate the sources of cells, write them and compile them."""
     with _errors():
         from cellgen import terminal, tree
         from cellgen.find import find
-        from cellgen.make import generate_all
+        from cellgen.make import TARGETS, generate_all
 
+        if target not in TARGETS:
+            raise UsageError(f"--target {target}: expected one of {', '.join(TARGETS)}")
         found, folder = find(cells or ()), tree.target_folder(out)
         with terminal.steps("generating", len(found)) as steps:
             sources = generate_all(found, steps.quietly)
@@ -200,7 +205,7 @@ def build(
         if check:
             _compare(folder, sources, not cells, as_json)
         else:
-            _write_and_compile(folder, sources, jobs, as_json)
+            _write_and_compile(folder, sources, jobs, target, as_json)
 
 
 @app.command("check")
@@ -368,7 +373,9 @@ def _compare(folder: Path, sources: Sequence[Source], whole: bool, as_json: bool
     terminal.note(f"{folder} is what {len(sources)} cells generate")
 
 
-def _write_and_compile(folder: Path, sources: Sequence[Source], jobs: int, as_json: bool) -> None:
+def _write_and_compile(
+    folder: Path, sources: Sequence[Source], jobs: int, target: str, as_json: bool
+) -> None:
     from cellgen import terminal, tree
     from cellgen.make import compile_all, write_all
 
@@ -376,7 +383,7 @@ def _write_and_compile(folder: Path, sources: Sequence[Source], jobs: int, as_js
     for difference in tree.stale_files(folder, sources):
         terminal.note(f"warning: {difference.text}")
     with terminal.steps("compiling", len(sources)) as steps:
-        outcomes = compile_all(written, jobs, steps.done)
+        outcomes = compile_all(written, jobs, steps.done, target)
     if as_json:
         terminal.print_json([outcome.as_dict() for outcome in outcomes])
     else:

@@ -5,12 +5,12 @@ Input: cell classes and a folder. Output: ``Outcome`` records, one per cell, in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cellgen import tree
+from cellgen import nvcc, tree
 from cellgen.build import Built, SourceFiles, build, compiler, stop_all
 from cellgen.cell import Cell
 from cellgen.errors import BuildError
@@ -74,16 +74,20 @@ def write_all(folder: Path, sources: Sequence[Source]) -> list[Outcome]:
     ]
 
 
-def compile_all(written: Sequence[Outcome], jobs: int, progress: Progress) -> list[Outcome]:
-    """Compile written cells, ``jobs`` at a time; a cell that fails does not stop the others.
+def compile_all(
+    written: Sequence[Outcome], jobs: int, progress: Progress, target: str = "c"
+) -> list[Outcome]:
+    """Compile written cells for a target, ``jobs`` at a time; a cell that fails does not stop the
+    others.
 
     Raises:
         BuildError: there is no compiler.
     """
-    compiler()
+    require, compile_one = TARGETS[target]
+    require()
     finished: dict[str, Outcome] = {}
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        waiting = {pool.submit(_compile, outcome): outcome for outcome in written}
+        waiting = {pool.submit(compile_one, outcome): outcome for outcome in written}
         try:
             for future in as_completed(waiting):
                 outcome = _finished(waiting[future], future)
@@ -100,6 +104,23 @@ def _compile(outcome: Outcome) -> Built:
     name = outcome.source.name
     files = SourceFiles.read(outcome.folder, name, outcome.folder.parent / "include")
     return build(files, outcome.source.interface)
+
+
+def _compile_cuda(outcome: Outcome) -> Built:
+    source = outcome.source
+    if not source.cuda:
+        raise BuildError(f"{source.name}: {source.not_on_cuda}", code="build.cuda")
+    include = outcome.folder.parent / "include"
+    texts = {f"{source.name}.cu": source.cuda}
+    files = SourceFiles.gather(source.name, texts, outcome.folder, include)
+    return nvcc.build(files, source.interface)
+
+
+TARGETS: Mapping[str, tuple[Callable[[], object], Callable[[Outcome], Built]]] = {
+    "c": (compiler, _compile),
+    "cuda": (nvcc.compiler, _compile_cuda),
+}
+"""For each target: what finds its compiler, and what compiles one cell."""
 
 
 def _finished(outcome: Outcome, future: Future[Built]) -> Outcome:

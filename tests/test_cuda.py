@@ -5,6 +5,7 @@ What takes long is marked ``slow`` (`pytest -m slow`): every cell, every archite
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -14,10 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from cellgen import Cell, api, nvcc
 from cellgen.abi import Function, axis_length
 from cellgen.cells import LSTM, SHIPPED, Elman
+from cellgen.cli import app
 from cellgen.cuda import CudaFunction, CudaKernel, DeviceArray, DeviceError, to_bfloat16
 from cellgen.errors import ArgumentError, BuildError
 from cellgen.over_time import forward_errors, gradient_errors
@@ -492,3 +495,23 @@ def test_a_cell_without_cuda_source_says_that_its_c_works(tmp_path: Path) -> Non
     (folder / "elman.cu").unlink()
     with pytest.raises(BuildError, match=r"no elman.cu: .*its C kernel works"):
         api._cuda_kernel(folder, False)
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+@with_nvcc
+def test_build_compiles_for_cuda_and_says_what_it_did(tmp_path: Path) -> None:
+    command = ["build", "elman", "--target", "cuda", "--out", str(tmp_path / "generated")]
+    done = CliRunner().invoke(app, [*command, "--json"])
+    assert done.exit_code == 0, done.output
+    (record,) = json.loads(done.stdout)
+    assert Path(record["object"]).name == "elman.so"
+    assert (tmp_path / "generated" / "elman" / "elman.cu").is_file()
+    assert (tmp_path / "generated" / "include" / "cellgen_cuda.cuh").is_file()
+
+
+def test_a_target_that_does_not_exist_is_refused() -> None:
+    done = CliRunner().invoke(app, ["build", "elman", "--target", "metal"])
+    assert done.exit_code == 2
+    assert "--target metal: expected one of c, cuda" in done.output
