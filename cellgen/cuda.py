@@ -47,6 +47,13 @@ _FLOATS = {(2, 32): "float32", (2, 64): "float64", (4, 16): "bfloat16"}
 _TYPESTRS = {"<f4": "float32", "<f8": "float64"}
 
 
+HOST_OPTIONS = (
+    *("lengths", "mask", "reset", "reverse", "batch_first", "zero_output_for_mask", "last_only"),
+    *("window", "bp_lim", "consume", "plan", "threads"),
+)
+"""Options over time that the C kernels have and these have not."""
+
+
 class DeviceError(CellgenError):
     """A device that is missing, too old, out of memory, or refuses a call."""
 
@@ -341,6 +348,7 @@ class CudaFunction:
         **arguments: object,
     ) -> Results:
         """Launch the function on a stream. Raises ArgumentError, DeviceError, MemoryError."""
+        self._refuse_options(arguments)
         if saved is not None:
             arguments.update(zip(self._takes, saved, strict=True))
         given = {n: a for n, a in arguments.items() if a is not None}
@@ -360,6 +368,16 @@ class CudaFunction:
             return tuple.__new__(self.result, ordered)
         kept = tuple.__new__(self.saved, [results[n] for n in self._saves]) if save else None
         return tuple.__new__(self.result, [*ordered, kept])
+
+    def _refuse_options(self, arguments: dict[str, object]) -> None:
+        """Take options of the C kernels out of the arguments; only what asks for nothing passes."""
+        for name in HOST_OPTIONS:
+            value = arguments.pop(name, None) if self.function.team else None
+            if not (value is None or (isinstance(value, int) and not value)):
+                raise self._fault(
+                    f"{name} is an option of the C kernels that CUDA kernels do not have yet; "
+                    f"leave it out, or use the C kernel: cellgen.load(...)"
+                )
 
     def _take_scalars(self, given: dict[str, object]) -> dict[str, float]:
         scalars = {}

@@ -21,7 +21,14 @@ from cellgen import Cell, api, nvcc
 from cellgen.abi import Function, axis_length
 from cellgen.cells import LSTM, SHIPPED, Elman
 from cellgen.cli import app
-from cellgen.cuda import CudaFunction, CudaKernel, DeviceArray, DeviceError, to_bfloat16
+from cellgen.cuda import (
+    HOST_OPTIONS,
+    CudaFunction,
+    CudaKernel,
+    DeviceArray,
+    DeviceError,
+    to_bfloat16,
+)
 from cellgen.errors import ArgumentError, BuildError
 from cellgen.over_time import forward_errors, gradient_errors
 from cellgen.paths import generated_folder, include_folder
@@ -80,7 +87,7 @@ class OnHost:
         def call(out: None = None, **given: object) -> Results:
             device = {
                 name: value
-                if name in (*scalars, "save", "saved")
+                if name in (*scalars, *HOST_OPTIONS, "save", "saved")
                 else self.kernel.array(np.asarray(value), dtype=self.dtype)
                 for name, value in given.items()
             }
@@ -465,6 +472,8 @@ def test_the_callers_stream_reaches_the_arrays(elman: tuple[CudaKernel, Arrays])
         ({"w": ByCapsule(np.zeros((5, 6)), kind=1)}, "w is a .*ByCapsule in the host's memory"),
         ({"w": Lent(np.zeros((5, 7)))}, r"w is \(5, 7\), expected \(I, H\) = \(5, 6\)"),
         ({"b": Lent(np.zeros((1, 6)))}, r"b has 2 axes, expected \(H\)"),
+        ({"lengths": np.array([1, 2])}, "lengths is an option of the C kernels .* not have yet"),
+        ({"reverse": True}, "reverse is an option of the C kernels"),
     ],
 )
 def test_wrong_arguments_are_named_and_the_kernel_stays_usable(
