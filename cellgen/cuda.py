@@ -38,7 +38,7 @@ Stream: TypeAlias = object
 
 SUFFIXES = {dtype: suffix for suffix, _, dtype in CUDA_STORES}
 BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
-CUDA_ERROR, CUBLAS_STATUS, NO_CUBLAS = 1000, 2000, 2999
+CUDA_ERROR, CUBLAS_STATUS, DOES_NOT_FIT, NO_CUBLAS = 1000, 2000, 2998, 2999
 """Where the codes of ``cellgen_cuda.cuh`` begin."""
 CUBLAS = ("libcublas.so.13", "libcublas.so.12", "libcublas.so")
 ON_DEVICE = (2, 13)
@@ -47,6 +47,7 @@ _FLOATS = {(2, 32): "float32", (2, 64): "float64", (4, 16): "bfloat16"}
 _TYPESTRS = {"<f4": "float32", "<f8": "float64"}
 
 
+TIERS = {"auto": 0, "steps": 1, "whole": 2}
 HOST_OPTIONS = (
     *("lengths", "mask", "reset", "reverse", "batch_first", "zero_output_for_mask", "last_only"),
     *("window", "bp_lim", "consume", "plan", "threads"),
@@ -144,6 +145,8 @@ class _Library:
             return ERROR_CODES.get(code, f"code {code}")
         if code == NO_CUBLAS:
             return "cuBLAS cannot be opened"
+        if code == DOES_NOT_FIT:
+            return "the recurrent weights do not fit a block's shared memory; use tier='steps'"
         if code >= CUBLAS_STATUS:
             return f"cuBLAS status {code - CUBLAS_STATUS}"
         text = self.ffi.string(self.lib.cellgen_cuda_error_text(code)).decode()
@@ -345,9 +348,17 @@ class CudaFunction:
         save: bool = False,
         saved: Results | None = None,
         stream: Stream = None,
+        tier: str = "auto",
         **arguments: object,
     ) -> Results:
-        """Launch the function on a stream. Raises ArgumentError, DeviceError, MemoryError."""
+        """Launch the function on a stream. Raises ArgumentError, DeviceError, MemoryError.
+
+        ``tier`` says how functions over time run: ``"steps"`` one launch for each level and step,
+        ``"whole"`` all steps in one launch where the cell allows it, ``"auto"`` as the cost model
+        of ``cellgen_cuda_tiers.cuh`` chooses.
+        """
+        if tier not in TIERS:
+            raise self._fault(f"tier is {tier!r}, expected one of {', '.join(TIERS)}")
         self._refuse_options(arguments)
         if saved is not None:
             arguments.update(zip(self._takes, saved, strict=True))
@@ -362,7 +373,7 @@ class CudaFunction:
             with library.on(device):
                 results = dict(out or {})
                 self._make_results(results, views, given, dims, dtype, device, save, handle)
-                self._launch(views, scalars, dims, dtype, device, handle)
+                self._launch(views, scalars, dims, dtype, device, handle, TIERS[tier])
         ordered = [results[name] for name in self._fields]
         if not self._is_forward:
             return tuple.__new__(self.result, ordered)
@@ -500,6 +511,7 @@ class CudaFunction:
         dtype: str,
         device: int,
         stream: int,
+        tier: int,
     ) -> None:
         library = self._kernel.library()
         ffi, lib = library.ffi, library.lib
@@ -516,6 +528,7 @@ class CudaFunction:
             args.workspace_bytes = size
             args.stream = ffi.cast("void *", stream)
             args.blas = blas
+            args.tier = tier
             library.require(getattr(lib, names.call)(*lengths, args), self.__qualname__)
         finally:
             library.free(workspace, stream)

@@ -34,6 +34,7 @@ def cuda_struct_lines(
     yield "void *workspace;", "device memory"
     yield "int64_t workspace_bytes;", "at least ..._workspace_size(...)"
     yield "void *stream;", "a cudaStream_t"
+    yield "int tier;", "of cellgen_cuda_tiers.cuh, 0: the model chooses"
     yield "void *blas;", "of cellgen_cuda_blas_open, NULL: products of the runtime header"
 
 

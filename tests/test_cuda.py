@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from cellgen import Cell, api, nvcc
 from cellgen.abi import Function, axis_length
-from cellgen.cells import LSTM, SHIPPED, Elman
+from cellgen.cells import LSTM, SHIPPED, Elman, MinGRU
 from cellgen.cli import app
 from cellgen.cuda import (
     HOST_OPTIONS,
@@ -87,7 +87,7 @@ class OnHost:
         def call(out: None = None, **given: object) -> Results:
             device = {
                 name: value
-                if name in (*scalars, *HOST_OPTIONS, "save", "saved")
+                if name in (*scalars, *HOST_OPTIONS, "save", "saved", "tier")
                 else self.kernel.array(np.asarray(value), dtype=self.dtype)
                 for name, value in given.items()
             }
@@ -99,7 +99,7 @@ class OnHost:
 
 
 def sizes_of(shape: tuple[int, ...]) -> dict[str, int]:
-    return dict(zip("TBIH", shape, strict=True))
+    return {"K": 2, "D": 3, "P": 3, "M": 5, **dict(zip("TBIH", shape, strict=True))}
 
 
 def arrays(function: Function, shape: tuple[int, ...], seed: int, optional: bool) -> Arrays:
@@ -128,15 +128,15 @@ def shapes(cell: type[Cell]) -> list[tuple[int, ...]]:
 
 
 def run(
-    cell: type[Cell], kernel: CudaKernel, shape: tuple[int, ...], dtype: str
+    cell: type[Cell], kernel: CudaKernel, shape: tuple[int, ...], dtype: str, tier: str = "auto"
 ) -> dict[str, np.ndarray]:
     """Everything that both functions over time compute from numbers that bfloat16 holds too."""
     device = OnHost(kernel, dtype)
     given = {n: rounded(a, "bfloat16") for n, a in inputs(kernel, shape).items()}
     above = {n: rounded(a, "bfloat16") for n, a in upstream(kernel, shape).items()}
-    result = device.sequence_forward(**given, save=True)
+    result = device.sequence_forward(**given, save=True, tier=tier)
     outputs = {str(v.name): getattr(result, str(v.name)) for v in cell.definition.outputs}
-    gradients = device.sequence_backward(**given, **outputs, **above, saved=result.saved)
+    gradients = device.sequence_backward(**given, **outputs, **above, saved=result.saved, tier=tier)
     found = {name: getattr(result, name) for name in result._fields if name != "saved"}
     return {**found, **gradients._asdict()}
 
@@ -227,6 +227,18 @@ def test_results_do_not_depend_on_the_order_of_threads(cell: type[Cell]) -> None
 
 
 @with_cxx
+@pytest.mark.parametrize("cell", names(CELLS, (LSTM, MinGRU)))
+def test_all_steps_in_one_launch_give_the_same_bits(cell: type[Cell]) -> None:
+    kernel = emulated(cell)
+    for shape in ((4, 9, 5, 7), (0, 2, 3, 4), (2, 0, 3, 4)):
+        for dtype in ("float32", "bfloat16"):
+            one_by_one = run(cell, kernel, shape, dtype, "steps")
+            whole = run(cell, kernel, shape, dtype, "whole")
+            for name, array in one_by_one.items():
+                assert np.array_equal(array, whole[name]), (shape, dtype, name)
+
+
+@with_cxx
 @each_cell
 def test_empty_sequences_batches_and_inputs_are_legal(cell: type[Cell]) -> None:
     kernel = emulated(cell)
@@ -279,13 +291,24 @@ def test_a_barrier_that_is_left_out_is_noticed(line: int) -> None:
     assert any(_notices(cell, line) for cell in (LSTM, Softmax)), f"{HEADER.name}:{line}"
 
 
-def _notices(cell: type[Cell], line: int) -> bool:
+@with_cxx
+@pytest.mark.parametrize("part", ["forward", "reverse"])
+def test_a_barrier_left_out_of_a_kernel_over_all_steps_is_noticed(part: str) -> None:
+    """After the weights have been brought, and between a loop and the product of the next stage."""
+    lines = generate(LSTM).cuda.splitlines()
+    start = next(n for n, text in enumerate(lines) if f"lstm_{part}_block)" in text)
+    barriers = [n + 1 for n, text in enumerate(lines) if n > start and "__syncthreads();" in text]
+    for line in barriers[:2]:
+        assert _notices(LSTM, line, "whole"), line
+
+
+def _notices(cell: type[Cell], line: int, tier: str = "steps") -> bool:
     kernel, shape = emulated(cell), (2, 9, 3, 18)
     lib = kernel.library().lib
-    right = run(cell, kernel, shape, "float32")
+    right = run(cell, kernel, shape, "float32", tier)
     try:
         lib.cellgen_emulation_skip(line)
-        wrong = run(cell, kernel, shape, "float32")
+        wrong = run(cell, kernel, shape, "float32", tier)
     finally:
         lib.cellgen_emulation_skip(-1)
     return any(not np.array_equal(right[n], wrong[n], equal_nan=True) for n in right)
@@ -295,6 +318,11 @@ FAULTS = (
     ("cellgen_cuda.cuh", "b_tile[k * pitch + x]", "b_tile[x * pitch + k]"),
     ("cellgen_cuda.cuh", "partial[me + half * CELLGEN_CHUNK_UNITS]", "partial[me + half]"),
     ("elman.cu", "(step + 1) % 2 * nB", "step % 2 * nB"),
+    (
+        "cellgen_cuda_tiers.cuh",
+        "weights[(k * slots + slot) * units",
+        "weights[(slot * inner + k) * units",
+    ),
     ("elman.cu", "args->h + (step - 1) * nB * nH", "args->h + step * nB * nH"),
 )
 

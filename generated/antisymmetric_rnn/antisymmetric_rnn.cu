@@ -11,6 +11,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "antisymmetric_rnn.cu"
 #undef CELLGEN_STORE
@@ -39,6 +40,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_forward_args);
 
@@ -144,6 +146,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_backward_args);
 
@@ -301,6 +304,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_weight_gradients_args);
 
@@ -420,6 +424,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_forward_args);
 
@@ -463,6 +468,54 @@ __global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_forward_1)(
     cg_store(h_rows, row, unit, h);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_forward_args) call,
+    store *a_once,
+    real *forward_1_sums)
+{
+    const CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(a_once, nH), 0, nH, 1 * (nH), shared_1);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* h_prev @ [a] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* tanh_tanh_pre = tanh(b + x_w_h_prev - h_prev * gam)
+             * h = h_prev + eps * tanh_tanh_pre */
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> b_rows = cg_in(args->b, nH);
+            const real eps = args->eps;
+            const real gam = args->gam;
+            const cellgen_rows<const real> x_w_h_prev_rows = cg_in(forward_1_sums + step * nB * nH, nH);
+            const cellgen_rows<store> tanh_tanh_pre_rows = cg_rows((args->tanh_tanh_pre ? args->tanh_tanh_pre + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real b = cg_load(b_rows, 0, unit);
+            const real x_w_h_prev = cg_load(x_w_h_prev_rows, row, unit);
+            const real tanh_tanh_pre = cg_tanh(b + x_w_h_prev - h_prev * gam);
+            cg_store_if(tanh_tanh_pre_rows, row, unit, tanh_tanh_pre);
+            const real h = h_prev + eps * tanh_tanh_pre;
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_forward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -501,17 +554,22 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_forward)(
         cg_rows(a_once, nH));
     /* x @ [w], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_1_sums, nH, 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* h_prev @ [a] */
-        cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, a_once, nH, forward_1_sums + step * nB * nH, nH, 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(antisymmetric_rnn_forward_1), nB, nH,
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->b, nH),
-            args->eps,
-            args->gam,
-            cg_in(forward_1_sums + step * nB * nH, nH),
-            cg_rows((args->tanh_tanh_pre ? args->tanh_tanh_pre + step * nB * nH : nullptr), nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(antisymmetric_rnn_forward_block), blocks, nT, nB, nI, nH, *args, a_once, forward_1_sums);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* h_prev @ [a] */
+            cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, a_once, nH, forward_1_sums + step * nB * nH, nH, 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(antisymmetric_rnn_forward_1), nB, nH,
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->b, nH),
+                args->eps,
+                args->gam,
+                cg_in(forward_1_sums + step * nB * nH, nH),
+                cg_rows((args->tanh_tanh_pre ? args->tanh_tanh_pre + step * nB * nH : nullptr), nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     return run.error;
@@ -538,6 +596,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_backward_args);
 
@@ -649,6 +708,72 @@ __global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_sequence_backward_epilogue_2
     cg_store(d_u_rows, row, unit, d_u);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_backward_args) call,
+    store *a_once,
+    store *adjoints,
+    real *d_h_prev_pair,
+    real *reverse_d_h_in,
+    real *reverse_2_sums)
+{
+    const CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(a_once, nH), 1, nH, 1 * (nH), shared_1);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_in = d_h + d_h_next
+             * d_tanh_tanh_pre = d_h_in * eps
+             * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2) */
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const real eps = args->eps;
+            const cellgen_rows<const store> tanh_tanh_pre_rows = cg_in(args->tanh_tanh_pre + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
+            const cellgen_rows<store> d_tanh_pre_rows = cg_rows(adjoints + step * nB * nH, nH);
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real tanh_tanh_pre = cg_load(tanh_tanh_pre_rows, row, unit);
+            const real d_h_in = d_h + d_h_next;
+            cg_store(d_h_in_rows, row, unit, d_h_in);
+            const real d_tanh_tanh_pre = d_h_in * eps;
+            const real d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
+            cg_store(d_tanh_pre_rows, row, unit, d_tanh_pre);
+}
+        __syncthreads();
+        /* d_tanh_pre @ [a.T] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_prev = d_h_in + d_h_prev_1 - d_tanh_pre * gam */
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
+            const cellgen_rows<const store> d_tanh_pre_rows = cg_in(adjoints + step * nB * nH, nH);
+            const cellgen_rows<const real> d_h_prev_1_rows = cg_in(reverse_2_sums, nH);
+            const real gam = args->gam;
+            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
+            const real d_tanh_pre = cg_load(d_tanh_pre_rows, row, unit);
+            const real d_h_prev_1 = cg_load(d_h_prev_1_rows, row, unit);
+            const real d_h_prev = d_h_in + d_h_prev_1 - d_tanh_pre * gam;
+            cg_store(d_h_prev_rows, row, unit, d_h_prev);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -708,22 +833,27 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_backward)
         cg_in(args->u, nH),
         cg_rows(a_once, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            args->eps,
-            cg_in(args->tanh_tanh_pre + step * nB * nH, nH),
-            cg_rows(reverse_d_h_in, nH),
-            cg_rows(adjoints + step * nB * nH, nH));
-        /* d_tanh_pre @ [a.T] */
-        cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * nH, nH, a_once, nH, reverse_2_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_2), nB, nH,
-            cg_in(reverse_d_h_in, nH),
-            cg_in(adjoints + step * nB * nH, nH),
-            cg_in(reverse_2_sums, nH),
-            args->gam,
-            cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_block), blocks, nT, nB, nI, nH, *args, a_once, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                args->eps,
+                cg_in(args->tanh_tanh_pre + step * nB * nH, nH),
+                cg_rows(reverse_d_h_in, nH),
+                cg_rows(adjoints + step * nB * nH, nH));
+            /* d_tanh_pre @ [a.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * nH, nH, a_once, nH, reverse_2_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_2), nB, nH,
+                cg_in(reverse_d_h_in, nH),
+                cg_in(adjoints + step * nB * nH, nH),
+                cg_in(reverse_2_sums, nH),
+                args->gam,
+                cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(antisymmetric_rnn_deferred_1_over_rows), nT * nB, nH,

@@ -12,6 +12,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "augru.cu"
 #undef CELLGEN_STORE
@@ -45,6 +46,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(augru_cuda_forward_args);
 
@@ -180,6 +182,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(augru_cuda_backward_args);
 
@@ -396,6 +399,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(augru_cuda_weight_gradients_args);
 
@@ -523,6 +527,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(augru_cuda_sequence_forward_args);
 
@@ -568,6 +573,80 @@ __global__ void CELLGEN_CUDA_NAME(augru_forward_1)(
     cg_store_if(n_rows, row, unit, n);
     const real h = h_prev * (1 - u) + u * n;
     cg_store(h_rows, row, unit, h);
+}
+
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(augru_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(augru_cuda_sequence_forward_args) call,
+    real *forward_1_sums,
+    store *forward_1_weights_2,
+    store *forward_h_prev_u_n)
+{
+    const CELLGEN_CUDA_NAME(augru_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(forward_1_weights_2, 2 * nH), 0, nH, 2 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nH) * 2 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->u_n, nH), 0, nH, 1 * (nH), shared_2);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* h_prev @ [u_u, u_r] */
+        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)), 1);
+        /* h_prev @ [u_n] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows((args->h_prev_u_n ? args->h_prev_u_n + step * nB * nH : forward_h_prev_u_n), nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* sigmoid_sigmoid_pre = sigmoid(b_u + x_w_u_h_prev)
+             * u = a * sigmoid_sigmoid_pre
+             * r = sigmoid(b_r + x_w_r_h_prev)
+             * n = tanh(b_n + r * h_prev_u_n + x_w_n)
+             * h = h_prev * (1 - u) + u * n */
+            const cellgen_rows<const store> a_rows = cg_in(args->a + step * nB * 1, 1);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> b_u_rows = cg_in(args->b_u, nH);
+            const cellgen_rows<const store> b_r_rows = cg_in(args->b_r, nH);
+            const cellgen_rows<const store> b_n_rows = cg_in(args->b_n, nH);
+            const cellgen_rows<const real> x_w_u_h_prev_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH));
+            const cellgen_rows<const real> x_w_r_h_prev_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH));
+            const cellgen_rows<const real> x_w_n_rows = cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH));
+            const cellgen_rows<const store> h_prev_u_n_rows = cg_in((args->h_prev_u_n ? args->h_prev_u_n + step * nB * nH : forward_h_prev_u_n), nH);
+            const cellgen_rows<store> sigmoid_sigmoid_pre_rows = cg_rows((args->sigmoid_sigmoid_pre ? args->sigmoid_sigmoid_pre + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> r_rows = cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> n_rows = cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real a = cg_load(a_rows, row, 0);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real b_u = cg_load(b_u_rows, 0, unit);
+            const real b_r = cg_load(b_r_rows, 0, unit);
+            const real b_n = cg_load(b_n_rows, 0, unit);
+            const real x_w_u_h_prev = cg_load(x_w_u_h_prev_rows, row, unit);
+            const real x_w_r_h_prev = cg_load(x_w_r_h_prev_rows, row, unit);
+            const real x_w_n = cg_load(x_w_n_rows, row, unit);
+            const real h_prev_u_n = cg_load(h_prev_u_n_rows, row, unit);
+            const real sigmoid_sigmoid_pre = cg_sigmoid(b_u + x_w_u_h_prev);
+            cg_store_if(sigmoid_sigmoid_pre_rows, row, unit, sigmoid_sigmoid_pre);
+            const real u = a * sigmoid_sigmoid_pre;
+            const real r = cg_sigmoid(b_r + x_w_r_h_prev);
+            cg_store_if(r_rows, row, unit, r);
+            const real n = cg_tanh(b_n + r * h_prev_u_n + x_w_n);
+            cg_store_if(n_rows, row, unit, n);
+            const real h = h_prev * (1 - u) + u * n;
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(augru_cuda_sequence_forward_workspace_size)(
@@ -622,25 +701,30 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_forward)(
     cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2 + nH, 2 * nH), cg_in(args->u_r, nH));
     /* x @ [w_n, w_u, w_r], all steps at once */
     cg_gemm_nn(&run, nT * nB, 3 * nH, nI, args->x, nI, forward_1_weights_1, 3 * nH, forward_1_sums, (3 * nH), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* h_prev @ [u_u, u_r] */
-        cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH), 1);
-        /* h_prev @ [u_n] */
-        cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u_n, nH, (args->h_prev_u_n ? args->h_prev_u_n + step * nB * nH : forward_h_prev_u_n), nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(augru_forward_1), nB, nH,
-            cg_in(args->a + step * nB * 1, 1),
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->b_u, nH),
-            cg_in(args->b_r, nH),
-            cg_in(args->b_n, nH),
-            cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)),
-            cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
-            cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH)),
-            cg_in((args->h_prev_u_n ? args->h_prev_u_n + step * nB * nH : forward_h_prev_u_n), nH),
-            cg_rows((args->sigmoid_sigmoid_pre ? args->sigmoid_sigmoid_pre + step * nB * nH : nullptr), nH),
-            cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH),
-            cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(augru_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_h_prev_u_n);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* h_prev @ [u_u, u_r] */
+            cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH), 1);
+            /* h_prev @ [u_n] */
+            cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u_n, nH, (args->h_prev_u_n ? args->h_prev_u_n + step * nB * nH : forward_h_prev_u_n), nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(augru_forward_1), nB, nH,
+                cg_in(args->a + step * nB * 1, 1),
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->b_u, nH),
+                cg_in(args->b_r, nH),
+                cg_in(args->b_n, nH),
+                cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)),
+                cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
+                cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH)),
+                cg_in((args->h_prev_u_n ? args->h_prev_u_n + step * nB * nH : forward_h_prev_u_n), nH),
+                cg_rows((args->sigmoid_sigmoid_pre ? args->sigmoid_sigmoid_pre + step * nB * nH : nullptr), nH),
+                cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH),
+                cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     return run.error;
@@ -680,6 +764,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(augru_cuda_sequence_backward_args);
 
@@ -811,6 +896,110 @@ __global__ void CELLGEN_CUDA_NAME(augru_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_u, d_b_u_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(augru_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(augru_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair,
+    real *reverse_d_h_in,
+    real *reverse_u,
+    real *reverse_2_sums,
+    store *reverse_2_weights_1)
+{
+    const CELLGEN_CUDA_NAME(augru_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(reverse_2_weights_1, nH), 0, 2 * nH, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (2 * nH) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->u_u, nH), 1, nH, 1 * (nH), shared_2);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_in = d_h + d_h_next
+             * u = a * sigmoid_sigmoid_pre
+             * d_n = d_h_in * u
+             * d_n_pre = d_n * (1 - n**2)
+             * d_h_prev_u_n = d_n_pre * r
+             * d_r = d_n_pre * h_prev_u_n
+             * d_r_pre = d_r * (1 - r) * r
+             * d_u = d_h_in * (n - h_prev)
+             * d_sigmoid_sigmoid_pre = d_u * a
+             * d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre */
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> a_rows = cg_in(args->a + step * nB * 1, 1);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
+            const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
+            const cellgen_rows<const store> sigmoid_sigmoid_pre_rows = cg_in(args->sigmoid_sigmoid_pre + step * nB * nH, nH);
+            const cellgen_rows<const store> h_prev_u_n_rows = cg_in(args->h_prev_u_n + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
+            const cellgen_rows<real> u_rows = cg_rows(reverse_u, nH);
+            const cellgen_rows<store> d_n_pre_rows = cg_rows(adjoints + step * nB * (5 * nH), (5 * nH));
+            const cellgen_rows<store> d_h_prev_u_n_rows = cg_rows(adjoints + step * nB * (5 * nH) + nH, (5 * nH));
+            const cellgen_rows<store> d_r_pre_rows = cg_rows(adjoints + step * nB * (5 * nH) + 2 * nH, (5 * nH));
+            const cellgen_rows<store> d_u_rows = cg_rows(adjoints + step * nB * (5 * nH) + 3 * nH, (5 * nH));
+            const cellgen_rows<store> d_sigmoid_pre_rows = cg_rows(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH));
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real a = cg_load(a_rows, row, 0);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real r = cg_load(r_rows, row, unit);
+            const real n = cg_load(n_rows, row, unit);
+            const real sigmoid_sigmoid_pre = cg_load(sigmoid_sigmoid_pre_rows, row, unit);
+            const real h_prev_u_n = cg_load(h_prev_u_n_rows, row, unit);
+            const real d_h_in = d_h + d_h_next;
+            cg_store(d_h_in_rows, row, unit, d_h_in);
+            const real u = a * sigmoid_sigmoid_pre;
+            cg_store(u_rows, row, unit, u);
+            const real d_n = d_h_in * u;
+            const real d_n_pre = d_n * (1 - n * n);
+            cg_store(d_n_pre_rows, row, unit, d_n_pre);
+            const real d_h_prev_u_n = d_n_pre * r;
+            cg_store(d_h_prev_u_n_rows, row, unit, d_h_prev_u_n);
+            const real d_r = d_n_pre * h_prev_u_n;
+            const real d_r_pre = d_r * (1 - r) * r;
+            cg_store(d_r_pre_rows, row, unit, d_r_pre);
+            const real d_u = d_h_in * (n - h_prev);
+            cg_store(d_u_rows, row, unit, d_u);
+            const real d_sigmoid_sigmoid_pre = d_u * a;
+            const real d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre;
+            cg_store(d_sigmoid_pre_rows, row, unit, d_sigmoid_pre);
+}
+        __syncthreads();
+        /* d_h_prev_u_n @ [u_n.T]; d_r_pre @ [u_r.T] */
+        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (5 * nH) + nH, (5 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        /* d_sigmoid_pre @ [u_u.T] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)), shared_2, cg_rows(reverse_2_sums, nH), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_prev = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre */
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
+            const cellgen_rows<const real> d_h_prev_1_d_r_pre_d_sigmoid_pre_rows = cg_in(reverse_2_sums, nH);
+            const cellgen_rows<const real> u_rows = cg_in(reverse_u, nH);
+            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
+            const real d_h_prev_1_d_r_pre_d_sigmoid_pre = cg_load(d_h_prev_1_d_r_pre_d_sigmoid_pre_rows, row, unit);
+            const real u = cg_load(u_rows, row, unit);
+            const real d_h_prev = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre;
+            cg_store(d_h_prev_rows, row, unit, d_h_prev);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(augru_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -889,32 +1078,37 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1, nH), cg_in(args->u_n, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_r, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(augru_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in(args->a + step * nB * 1, 1),
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->r + step * nB * nH, nH),
-            cg_in(args->n + step * nB * nH, nH),
-            cg_in(args->sigmoid_sigmoid_pre + step * nB * nH, nH),
-            cg_in(args->h_prev_u_n + step * nB * nH, nH),
-            cg_rows(reverse_d_h_in, nH),
-            cg_rows(reverse_u, nH),
-            cg_rows(adjoints + step * nB * (5 * nH), (5 * nH)),
-            cg_rows(adjoints + step * nB * (5 * nH) + nH, (5 * nH)),
-            cg_rows(adjoints + step * nB * (5 * nH) + 2 * nH, (5 * nH)),
-            cg_rows(adjoints + step * nB * (5 * nH) + 3 * nH, (5 * nH)),
-            cg_rows(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)));
-        /* d_h_prev_u_n @ [u_n.T]; d_r_pre @ [u_r.T] */
-        cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (5 * nH) + nH, (5 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
-        /* d_sigmoid_pre @ [u_u.T] */
-        cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH), args->u_u, nH, reverse_2_sums, nH, 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(augru_reverse_2), nB, nH,
-            cg_in(reverse_d_h_in, nH),
-            cg_in(reverse_2_sums, nH),
-            cg_in(reverse_u, nH),
-            cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (2 * nH) * 1 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(augru_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_u, reverse_2_sums, reverse_2_weights_1);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(augru_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in(args->a + step * nB * 1, 1),
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->r + step * nB * nH, nH),
+                cg_in(args->n + step * nB * nH, nH),
+                cg_in(args->sigmoid_sigmoid_pre + step * nB * nH, nH),
+                cg_in(args->h_prev_u_n + step * nB * nH, nH),
+                cg_rows(reverse_d_h_in, nH),
+                cg_rows(reverse_u, nH),
+                cg_rows(adjoints + step * nB * (5 * nH), (5 * nH)),
+                cg_rows(adjoints + step * nB * (5 * nH) + nH, (5 * nH)),
+                cg_rows(adjoints + step * nB * (5 * nH) + 2 * nH, (5 * nH)),
+                cg_rows(adjoints + step * nB * (5 * nH) + 3 * nH, (5 * nH)),
+                cg_rows(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)));
+            /* d_h_prev_u_n @ [u_n.T]; d_r_pre @ [u_r.T] */
+            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (5 * nH) + nH, (5 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
+            /* d_sigmoid_pre @ [u_u.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH), args->u_u, nH, reverse_2_sums, nH, 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(augru_reverse_2), nB, nH,
+                cg_in(reverse_d_h_in, nH),
+                cg_in(reverse_2_sums, nH),
+                cg_in(reverse_u, nH),
+                cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(augru_deferred_1), nT * nB, nH,

@@ -11,6 +11,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "brc.cu"
 #undef CELLGEN_STORE
@@ -39,6 +40,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(brc_cuda_forward_args);
 
@@ -142,6 +144,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(brc_cuda_backward_args);
 
@@ -278,6 +281,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(brc_cuda_weight_gradients_args);
 
@@ -378,6 +382,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(brc_cuda_sequence_forward_args);
 
@@ -419,6 +424,56 @@ __global__ void CELLGEN_CUDA_NAME(brc_forward_1)(
     cg_store(h_rows, row, unit, h);
 }
 
+/* A thread takes one unit of one row through all steps. */
+__global__ void CELLGEN_CUDA_NAME(brc_forward_stream)(
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(brc_cuda_sequence_forward_args) call,
+    real *forward_1_sums)
+{
+    const CELLGEN_CUDA_NAME(brc_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= nB || unit >= nH) return;
+    real h_prev = cg_load(cg_in(args->h_prev, nH), row, unit);
+    for (int64_t step = 0; step < nT; ++step) {
+        /* c = sigmoid(h_prev * u_c + x_w_c)
+         * tanh_tanh_pre = tanh(h_prev * u_a + x_w_a)
+         * a = tanh_tanh_pre + 1
+         * tanh_tanh_pre_2 = tanh(h_prev * a + x_w)
+         * h = h_prev * c + (1 - c) * tanh_tanh_pre_2 */
+        const cellgen_rows<const store> u_c_rows = cg_in(args->u_c, nH);
+        const cellgen_rows<const store> u_a_rows = cg_in(args->u_a, nH);
+        const cellgen_rows<const real> x_w_c_rows = cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH));
+        const cellgen_rows<const real> x_w_a_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH));
+        const cellgen_rows<const real> x_w_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH));
+        const cellgen_rows<store> c_rows = cg_rows((args->c ? args->c + step * nB * nH : nullptr), nH);
+        const cellgen_rows<store> tanh_tanh_pre_rows = cg_rows((args->tanh_tanh_pre ? args->tanh_tanh_pre + step * nB * nH : nullptr), nH);
+        const cellgen_rows<store> tanh_tanh_pre_2_rows = cg_rows((args->tanh_tanh_pre_2 ? args->tanh_tanh_pre_2 + step * nB * nH : nullptr), nH);
+        const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+        const real u_c = cg_load(u_c_rows, 0, unit);
+        const real u_a = cg_load(u_a_rows, 0, unit);
+        const real x_w_c = cg_load(x_w_c_rows, row, unit);
+        const real x_w_a = cg_load(x_w_a_rows, row, unit);
+        const real x_w = cg_load(x_w_rows, row, unit);
+        const real c = cg_sigmoid(h_prev * u_c + x_w_c);
+        cg_store_if(c_rows, row, unit, c);
+        const real tanh_tanh_pre = cg_tanh(h_prev * u_a + x_w_a);
+        cg_store_if(tanh_tanh_pre_rows, row, unit, tanh_tanh_pre);
+        const real a = tanh_tanh_pre + 1;
+        const real tanh_tanh_pre_2 = cg_tanh(h_prev * a + x_w);
+        cg_store_if(tanh_tanh_pre_2_rows, row, unit, tanh_tanh_pre_2);
+        const real h = h_prev * c + (1 - c) * tanh_tanh_pre_2;
+        cg_store(h_rows, row, unit, h);
+        h_prev = cg_as_stored<store>(h);
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(brc_cuda_sequence_forward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -458,18 +513,22 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(brc_cuda_sequence_forward)(
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + 2 * nH, 3 * nH), cg_in(args->w, nH));
     /* x @ [w_c, w_a, w], all steps at once */
     cg_gemm_nn(&run, nT * nB, 3 * nH, nI, args->x, nI, forward_1_weights_1, 3 * nH, forward_1_sums, (3 * nH), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(brc_forward_1), nB, nH,
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->u_c, nH),
-            cg_in(args->u_a, nH),
-            cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH)),
-            cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)),
-            cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
-            cg_rows((args->c ? args->c + step * nB * nH : nullptr), nH),
-            cg_rows((args->tanh_tanh_pre ? args->tanh_tanh_pre + step * nB * nH : nullptr), nH),
-            cg_rows((args->tanh_tanh_pre_2 ? args->tanh_tanh_pre_2 + step * nB * nH : nullptr), nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    if (args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
+        CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(brc_forward_stream), nB, nH, nT, nB, nI, nH, *args, forward_1_sums);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(brc_forward_1), nB, nH,
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->u_c, nH),
+                cg_in(args->u_a, nH),
+                cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH)),
+                cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)),
+                cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
+                cg_rows((args->c ? args->c + step * nB * nH : nullptr), nH),
+                cg_rows((args->tanh_tanh_pre ? args->tanh_tanh_pre + step * nB * nH : nullptr), nH),
+                cg_rows((args->tanh_tanh_pre_2 ? args->tanh_tanh_pre_2 + step * nB * nH : nullptr), nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     return run.error;
@@ -501,6 +560,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(brc_cuda_sequence_backward_args);
 
@@ -583,6 +643,68 @@ __global__ void CELLGEN_CUDA_NAME(brc_deferred_1_over_rows)(
     cellgen_chunk_total(d_u_c, d_u_c_rows, units, unit);
 }
 
+/* A thread takes one unit of one row through all steps. */
+__global__ void CELLGEN_CUDA_NAME(brc_reverse_stream)(
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(brc_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair)
+{
+    const CELLGEN_CUDA_NAME(brc_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= nB || unit >= nH) return;
+    real d_h_next = cg_load(cg_in(d_h_prev_pair + nT % 2 * nB * nH, nH), row, unit);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        /* d_h_in = d_h + d_h_next
+         * a = tanh_tanh_pre + 1
+         * d_tanh_tanh_pre_2 = d_h_in * (1 - c)
+         * d_tanh_pre_2 = d_tanh_tanh_pre_2 * (1 - tanh_tanh_pre_2**2)
+         * d_a = d_tanh_pre_2 * h_prev
+         * d_tanh_pre = d_a * (1 - tanh_tanh_pre**2)
+         * d_c = d_h_in * (h_prev - tanh_tanh_pre_2)
+         * d_c_pre = d_c * (1 - c) * c
+         * d_h_prev = d_h_in * c + d_tanh_pre_2 * a + d_tanh_pre * u_a + d_c_pre * u_c */
+        const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+        const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+        const cellgen_rows<const store> u_c_rows = cg_in(args->u_c, nH);
+        const cellgen_rows<const store> u_a_rows = cg_in(args->u_a, nH);
+        const cellgen_rows<const store> c_rows = cg_in(args->c + step * nB * nH, nH);
+        const cellgen_rows<const store> tanh_tanh_pre_rows = cg_in(args->tanh_tanh_pre + step * nB * nH, nH);
+        const cellgen_rows<const store> tanh_tanh_pre_2_rows = cg_in(args->tanh_tanh_pre_2 + step * nB * nH, nH);
+        const cellgen_rows<store> d_tanh_pre_2_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
+        const cellgen_rows<store> d_tanh_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
+        const cellgen_rows<store> d_c_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
+        const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+        const real h_prev = cg_load(h_prev_rows, row, unit);
+        const real u_c = cg_load(u_c_rows, 0, unit);
+        const real u_a = cg_load(u_a_rows, 0, unit);
+        const real c = cg_load(c_rows, row, unit);
+        const real tanh_tanh_pre = cg_load(tanh_tanh_pre_rows, row, unit);
+        const real tanh_tanh_pre_2 = cg_load(tanh_tanh_pre_2_rows, row, unit);
+        const real d_h_in = d_h + d_h_next;
+        const real a = tanh_tanh_pre + 1;
+        const real d_tanh_tanh_pre_2 = d_h_in * (1 - c);
+        const real d_tanh_pre_2 = d_tanh_tanh_pre_2 * (1 - tanh_tanh_pre_2 * tanh_tanh_pre_2);
+        cg_store(d_tanh_pre_2_rows, row, unit, d_tanh_pre_2);
+        const real d_a = d_tanh_pre_2 * h_prev;
+        const real d_tanh_pre = d_a * (1 - tanh_tanh_pre * tanh_tanh_pre);
+        cg_store(d_tanh_pre_rows, row, unit, d_tanh_pre);
+        const real d_c = d_h_in * (h_prev - tanh_tanh_pre_2);
+        const real d_c_pre = d_c * (1 - c) * c;
+        cg_store(d_c_pre_rows, row, unit, d_c_pre);
+        const real d_h_prev = d_h_in * c + d_tanh_pre_2 * a + d_tanh_pre * u_a + d_c_pre * u_c;
+        d_h_next = d_h_prev;
+    }
+    cg_store(cg_rows(d_h_prev_pair, nH), row, unit, d_h_next);
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(brc_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -642,20 +764,24 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(brc_cuda_sequence_backward)(
     cg_turn(&run, nH, nI, cg_rows(deferred_5_weights_1 + nH * nI, nI), cg_in(args->w_a, nH));
     cg_turn(&run, nH, nI, cg_rows(deferred_5_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_c, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(brc_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->u_c, nH),
-            cg_in(args->u_a, nH),
-            cg_in(args->c + step * nB * nH, nH),
-            cg_in(args->tanh_tanh_pre + step * nB * nH, nH),
-            cg_in(args->tanh_tanh_pre_2 + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
-            cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)),
-            cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
-            cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+    if (args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
+        CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(brc_reverse_stream), nB, nH, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(brc_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->u_c, nH),
+                cg_in(args->u_a, nH),
+                cg_in(args->c + step * nB * nH, nH),
+                cg_in(args->tanh_tanh_pre + step * nB * nH, nH),
+                cg_in(args->tanh_tanh_pre_2 + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
+                cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)),
+                cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
+                cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(brc_deferred_1_over_rows), nT * nB, nH,

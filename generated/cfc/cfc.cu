@@ -15,6 +15,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "cfc.cu"
 #undef CELLGEN_STORE
@@ -47,6 +48,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(cfc_cuda_forward_args);
 
@@ -205,6 +207,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(cfc_cuda_backward_args);
 
@@ -451,6 +454,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(cfc_cuda_weight_gradients_args);
 
@@ -639,6 +643,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward_args);
 
@@ -704,6 +709,97 @@ __global__ void CELLGEN_CUDA_NAME(cfc_forward_2)(
     cg_store(h_rows, row, unit, h);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(cfc_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    int64_t nM,
+    CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward_args) call,
+    real *forward_1_sums,
+    store *forward_q,
+    real *forward_2_sums,
+    store *forward_2_weights_1)
+{
+    const CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    (void)nM;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->w_bb + nI * nM, nM), 0, nH, 1 * (nM), shared_1);
+    store *const shared_1_end = shared_1 + (nH) * 1 * (nM);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(forward_2_weights_1, 3 * nH), 0, nM, 3 * (nH), shared_2);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* h_prev @ [w_bb[I:I + H, :M]] */
+        cg_block_product<1>(top, rows, nM, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nM) + nM, (2 * nM)), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nM); at += blockDim.x) {
+            const int64_t row = top + at / (nM), unit = at % (nM);
+            /* tanh_tanh_pre = tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3)
+             * q = 1.7159 * tanh_tanh_pre */
+            const cellgen_rows<const store> b_bb_rows = cg_in(args->b_bb, nM);
+            const cellgen_rows<const real> x_w_bb_rows = cg_in(forward_1_sums + step * nB * (2 * nM), (2 * nM));
+            const cellgen_rows<const real> h_prev_w_bb_rows = cg_in(forward_1_sums + step * nB * (2 * nM) + nM, (2 * nM));
+            const cellgen_rows<store> tanh_tanh_pre_rows = cg_rows((args->tanh_tanh_pre ? args->tanh_tanh_pre + step * nB * nM : nullptr), nM);
+            const cellgen_rows<store> q_rows = cg_rows(forward_q, nM);
+            const real b_bb = cg_load(b_bb_rows, 0, unit);
+            const real x_w_bb = cg_load(x_w_bb_rows, row, unit);
+            const real h_prev_w_bb = cg_load(h_prev_w_bb_rows, row, unit);
+            const real tanh_tanh_pre = cg_tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3);
+            cg_store_if(tanh_tanh_pre_rows, row, unit, tanh_tanh_pre);
+            const real q = (real)1.7159 * tanh_tanh_pre;
+            cg_store(q_rows, row, unit, q);
+}
+        __syncthreads();
+        /* q @ [w_f, w_g, w_k] */
+        cg_block_product<3>(top, rows, nH, nM, cg_in(forward_q, nM), shared_2, cg_rows(forward_2_sums, (3 * nH)), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* f = b_f + q_w_f
+             * g = tanh(b_g + q_w_g)
+             * k = tanh(b_k + q_w_k)
+             * s = sigmoid(-ts * f)
+             * h = g * s + k * (1 - s) */
+            const cellgen_rows<const store> ts_rows = cg_in(args->ts + step * nB * 1, 1);
+            const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
+            const cellgen_rows<const store> b_g_rows = cg_in(args->b_g, nH);
+            const cellgen_rows<const store> b_k_rows = cg_in(args->b_k, nH);
+            const cellgen_rows<const real> q_w_f_rows = cg_in(forward_2_sums, (3 * nH));
+            const cellgen_rows<const real> q_w_g_rows = cg_in(forward_2_sums + nH, (3 * nH));
+            const cellgen_rows<const real> q_w_k_rows = cg_in(forward_2_sums + 2 * nH, (3 * nH));
+            const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> g_rows = cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> k_rows = cg_rows((args->k ? args->k + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real ts = cg_load(ts_rows, row, 0);
+            const real b_f = cg_load(b_f_rows, 0, unit);
+            const real b_g = cg_load(b_g_rows, 0, unit);
+            const real b_k = cg_load(b_k_rows, 0, unit);
+            const real q_w_f = cg_load(q_w_f_rows, row, unit);
+            const real q_w_g = cg_load(q_w_g_rows, row, unit);
+            const real q_w_k = cg_load(q_w_k_rows, row, unit);
+            const real f = b_f + q_w_f;
+            cg_store_if(f_rows, row, unit, f);
+            const real g = cg_tanh(b_g + q_w_g);
+            cg_store_if(g_rows, row, unit, g);
+            const real k = cg_tanh(b_k + q_w_k);
+            cg_store_if(k_rows, row, unit, k);
+            const real s = cg_sigmoid(-ts * f);
+            const real h = g * s + k * (1 - s);
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, int with_blas)
 {
@@ -753,29 +849,34 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward)(
     cg_copy(&run, nM, nH, cg_rows(forward_2_weights_1 + 2 * nH, 3 * nH), cg_in(args->w_k, nH));
     /* x @ [w_bb[:I, :M]], all steps at once */
     cg_gemm_nn(&run, nT * nB, nM, nI, args->x, nI, args->w_bb, nM, forward_1_sums, (2 * nM), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* h_prev @ [w_bb[I:I + H, :M]] */
-        cg_gemm_nn(&run, nB, nM, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->w_bb + nI * nM, nM, forward_1_sums + step * nB * (2 * nM) + nM, (2 * nM), 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(cfc_forward_1), nB, nM,
-            cg_in(args->b_bb, nM),
-            cg_in(forward_1_sums + step * nB * (2 * nM), (2 * nM)),
-            cg_in(forward_1_sums + step * nB * (2 * nM) + nM, (2 * nM)),
-            cg_rows((args->tanh_tanh_pre ? args->tanh_tanh_pre + step * nB * nM : nullptr), nM),
-            cg_rows(forward_q, nM));
-        /* q @ [w_f, w_g, w_k] */
-        cg_gemm_nn(&run, nB, 3 * nH, nM, forward_q, nM, forward_2_weights_1, 3 * nH, forward_2_sums, (3 * nH), 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(cfc_forward_2), nB, nH,
-            cg_in(args->ts + step * nB * 1, 1),
-            cg_in(args->b_f, nH),
-            cg_in(args->b_g, nH),
-            cg_in(args->b_k, nH),
-            cg_in(forward_2_sums, (3 * nH)),
-            cg_in(forward_2_sums + nH, (3 * nH)),
-            cg_in(forward_2_sums + 2 * nH, (3 * nH)),
-            cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
-            cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH),
-            cg_rows((args->k ? args->k + step * nB * nH : nullptr), nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(cellgen_larger(0, nM), nH), nH * 1 * nM + nM * 3 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(cfc_forward_block), blocks, nT, nB, nI, nH, nM, *args, forward_1_sums, forward_q, forward_2_sums, forward_2_weights_1);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* h_prev @ [w_bb[I:I + H, :M]] */
+            cg_gemm_nn(&run, nB, nM, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->w_bb + nI * nM, nM, forward_1_sums + step * nB * (2 * nM) + nM, (2 * nM), 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(cfc_forward_1), nB, nM,
+                cg_in(args->b_bb, nM),
+                cg_in(forward_1_sums + step * nB * (2 * nM), (2 * nM)),
+                cg_in(forward_1_sums + step * nB * (2 * nM) + nM, (2 * nM)),
+                cg_rows((args->tanh_tanh_pre ? args->tanh_tanh_pre + step * nB * nM : nullptr), nM),
+                cg_rows(forward_q, nM));
+            /* q @ [w_f, w_g, w_k] */
+            cg_gemm_nn(&run, nB, 3 * nH, nM, forward_q, nM, forward_2_weights_1, 3 * nH, forward_2_sums, (3 * nH), 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(cfc_forward_2), nB, nH,
+                cg_in(args->ts + step * nB * 1, 1),
+                cg_in(args->b_f, nH),
+                cg_in(args->b_g, nH),
+                cg_in(args->b_k, nH),
+                cg_in(forward_2_sums, (3 * nH)),
+                cg_in(forward_2_sums + nH, (3 * nH)),
+                cg_in(forward_2_sums + 2 * nH, (3 * nH)),
+                cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
+                cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH),
+                cg_rows((args->k ? args->k + step * nB * nH : nullptr), nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     return run.error;
@@ -812,6 +913,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward_args);
 
@@ -975,6 +1077,103 @@ __global__ void CELLGEN_CUDA_NAME(cfc_deferred_2_over_rows)(
     cellgen_chunk_total(d_b_f, d_b_f_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(cfc_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    int64_t nM,
+    CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair,
+    real *reverse_2_sums,
+    store *reverse_2_weights_1)
+{
+    const CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    (void)nM;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(reverse_2_weights_1, nM), 0, 3 * nH, 1 * (nM), shared_1);
+    store *const shared_1_end = shared_1 + (3 * nH) * 1 * (nM);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->w_bb + nI * nM, nM), 1, nM, 1 * (nH), shared_2);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_in = d_h + d_h_next
+             * s = sigmoid(-ts * f)
+             * d_s = d_h_in * (g - k)
+             * d_s_pre = d_s * (1 - s) * s
+             * d_k = d_h_in * (1 - s)
+             * d_k_pre = d_k * (1 - k**2)
+             * d_g = d_h_in * s
+             * d_g_pre = d_g * (1 - g**2)
+             * d_f = -d_s_pre * ts */
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> ts_rows = cg_in(args->ts + step * nB * 1, 1);
+            const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
+            const cellgen_rows<const store> g_rows = cg_in(args->g + step * nB * nH, nH);
+            const cellgen_rows<const store> k_rows = cg_in(args->k + step * nB * nH, nH);
+            const cellgen_rows<store> d_s_pre_rows = cg_rows(adjoints + step * nB * (4 * nH + 2 * nM), (4 * nH + 2 * nM));
+            const cellgen_rows<store> d_k_pre_rows = cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + nH, (4 * nH + 2 * nM));
+            const cellgen_rows<store> d_g_pre_rows = cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + 2 * nH, (4 * nH + 2 * nM));
+            const cellgen_rows<store> d_f_rows = cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + 3 * nH, (4 * nH + 2 * nM));
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real ts = cg_load(ts_rows, row, 0);
+            const real f = cg_load(f_rows, row, unit);
+            const real g = cg_load(g_rows, row, unit);
+            const real k = cg_load(k_rows, row, unit);
+            const real d_h_in = d_h + d_h_next;
+            const real s = cg_sigmoid(-ts * f);
+            const real d_s = d_h_in * (g - k);
+            const real d_s_pre = d_s * (1 - s) * s;
+            cg_store(d_s_pre_rows, row, unit, d_s_pre);
+            const real d_k = d_h_in * (1 - s);
+            const real d_k_pre = d_k * (1 - k * k);
+            cg_store(d_k_pre_rows, row, unit, d_k_pre);
+            const real d_g = d_h_in * s;
+            const real d_g_pre = d_g * (1 - g * g);
+            cg_store(d_g_pre_rows, row, unit, d_g_pre);
+            const real d_f = -d_s_pre * ts;
+            cg_store(d_f_rows, row, unit, d_f);
+}
+        __syncthreads();
+        /* d_k_pre @ [w_k.T]; d_g_pre @ [w_g.T]; d_f @ [w_f.T] */
+        cg_block_product<1>(top, rows, nM, 3 * nH, cg_in(adjoints + step * nB * (4 * nH + 2 * nM) + nH, (4 * nH + 2 * nM)), shared_1, cg_rows(reverse_2_sums, nM), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nM); at += blockDim.x) {
+            const int64_t row = top + at / (nM), unit = at % (nM);
+            /* d_tanh_tanh_pre = 1.7159 * d_q
+             * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
+             * d_h_prev_w_bb = 2 * d_tanh_pre / 3 */
+            const cellgen_rows<const real> d_q_rows = cg_in(reverse_2_sums, nM);
+            const cellgen_rows<const store> tanh_tanh_pre_rows = cg_in(args->tanh_tanh_pre + step * nB * nM, nM);
+            const cellgen_rows<store> d_tanh_pre_rows = cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + 4 * nH, (4 * nH + 2 * nM));
+            const cellgen_rows<store> d_h_prev_w_bb_rows = cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + 4 * nH + nM, (4 * nH + 2 * nM));
+            const real d_q = cg_load(d_q_rows, row, unit);
+            const real tanh_tanh_pre = cg_load(tanh_tanh_pre_rows, row, unit);
+            const real d_tanh_tanh_pre = (real)1.7159 * d_q;
+            const real d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
+            cg_store(d_tanh_pre_rows, row, unit, d_tanh_pre);
+            const real d_h_prev_w_bb = 2 * d_tanh_pre / 3;
+            cg_store(d_h_prev_w_bb_rows, row, unit, d_h_prev_w_bb);
+}
+        __syncthreads();
+        /* d_h_prev_w_bb @ [w_bb[I:I + H, :M].T] */
+        cg_block_product<1>(top, rows, nH, nM, cg_in(adjoints + step * nB * (4 * nH + 2 * nM) + 4 * nH + nM, (4 * nH + 2 * nM)), shared_2, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), 0);
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, int with_blas)
 {
@@ -1054,27 +1253,32 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward)(
     cg_turn(&run, nH, nM, cg_rows(reverse_2_weights_1 + nH * nM, nM), cg_in(args->w_g, nH));
     cg_turn(&run, nH, nM, cg_rows(reverse_2_weights_1 + (2 * nH) * nM, nM), cg_in(args->w_f, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(cfc_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in(args->ts + step * nB * 1, 1),
-            cg_in(args->f + step * nB * nH, nH),
-            cg_in(args->g + step * nB * nH, nH),
-            cg_in(args->k + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (4 * nH + 2 * nM), (4 * nH + 2 * nM)),
-            cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + nH, (4 * nH + 2 * nM)),
-            cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + 2 * nH, (4 * nH + 2 * nM)),
-            cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + 3 * nH, (4 * nH + 2 * nM)));
-        /* d_k_pre @ [w_k.T]; d_g_pre @ [w_g.T]; d_f @ [w_f.T] */
-        cg_gemm_nn(&run, nB, nM, 3 * nH, adjoints + step * nB * (4 * nH + 2 * nM) + nH, (4 * nH + 2 * nM), reverse_2_weights_1, nM, reverse_2_sums, nM, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(cfc_reverse_2), nB, nM,
-            cg_in(reverse_2_sums, nM),
-            cg_in(args->tanh_tanh_pre + step * nB * nM, nM),
-            cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + 4 * nH, (4 * nH + 2 * nM)),
-            cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + 4 * nH + nM, (4 * nH + 2 * nM)));
-        /* d_h_prev_w_bb @ [w_bb[I:I + H, :M].T] */
-        cg_gemm_nt(&run, nB, nH, nM, adjoints + step * nB * (4 * nH + 2 * nM) + 4 * nH + nM, (4 * nH + 2 * nM), args->w_bb + nI * nM, nM, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(cellgen_larger(0, nM), nH), (3 * nH) * 1 * nM + nM * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(cfc_reverse_block), blocks, nT, nB, nI, nH, nM, *args, adjoints, d_h_prev_pair, reverse_2_sums, reverse_2_weights_1);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(cfc_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in(args->ts + step * nB * 1, 1),
+                cg_in(args->f + step * nB * nH, nH),
+                cg_in(args->g + step * nB * nH, nH),
+                cg_in(args->k + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (4 * nH + 2 * nM), (4 * nH + 2 * nM)),
+                cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + nH, (4 * nH + 2 * nM)),
+                cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + 2 * nH, (4 * nH + 2 * nM)),
+                cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + 3 * nH, (4 * nH + 2 * nM)));
+            /* d_k_pre @ [w_k.T]; d_g_pre @ [w_g.T]; d_f @ [w_f.T] */
+            cg_gemm_nn(&run, nB, nM, 3 * nH, adjoints + step * nB * (4 * nH + 2 * nM) + nH, (4 * nH + 2 * nM), reverse_2_weights_1, nM, reverse_2_sums, nM, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(cfc_reverse_2), nB, nM,
+                cg_in(reverse_2_sums, nM),
+                cg_in(args->tanh_tanh_pre + step * nB * nM, nM),
+                cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + 4 * nH, (4 * nH + 2 * nM)),
+                cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + 4 * nH + nM, (4 * nH + 2 * nM)));
+            /* d_h_prev_w_bb @ [w_bb[I:I + H, :M].T] */
+            cg_gemm_nt(&run, nB, nH, nM, adjoints + step * nB * (4 * nH + 2 * nM) + 4 * nH + nM, (4 * nH + 2 * nM), args->w_bb + nI * nM, nM, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(cfc_deferred_1), nT * nB, nM,

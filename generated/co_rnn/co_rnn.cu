@@ -11,6 +11,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "co_rnn.cu"
 #undef CELLGEN_STORE
@@ -43,6 +44,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(co_rnn_cuda_forward_args);
 
@@ -147,6 +149,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(co_rnn_cuda_backward_args);
 
@@ -313,6 +316,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(co_rnn_cuda_weight_gradients_args);
 
@@ -398,6 +402,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward_args);
 
@@ -430,6 +435,65 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_forward_1)(
     cg_store(z_rows, row, unit, z);
     const real y = y_prev + dt * z;
     cg_store(y_rows, row, unit, y);
+}
+
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(co_rnn_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward_args) call,
+    real *forward_1_sums)
+{
+    const CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->w, nH), 0, nH, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nH) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->v, nH), 0, nH, 1 * (nH), shared_2);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* y_prev @ [w] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), 1);
+        /* z_prev @ [v] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH), shared_2, cg_rows(forward_1_sums + step * nB * nH, nH), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* force = tanh(b + x_u_y_prev_z_prev)
+             * z = (force - y_prev * gam - z_prev * eps) * dt + z_prev
+             * y = y_prev + dt * z */
+            const cellgen_rows<const store> y_prev_rows = cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH);
+            const cellgen_rows<const store> z_prev_rows = cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH);
+            const cellgen_rows<const store> b_rows = cg_in(args->b, nH);
+            const real dt = args->dt;
+            const real gam = args->gam;
+            const real eps = args->eps;
+            const cellgen_rows<const real> x_u_y_prev_z_prev_rows = cg_in(forward_1_sums + step * nB * nH, nH);
+            const cellgen_rows<store> force_rows = cg_rows((args->force ? args->force + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> z_rows = cg_rows(args->z + step * nB * nH, nH);
+            const cellgen_rows<store> y_rows = cg_rows(args->y + step * nB * nH, nH);
+            const real y_prev = cg_load(y_prev_rows, row, unit);
+            const real z_prev = cg_load(z_prev_rows, row, unit);
+            const real b = cg_load(b_rows, 0, unit);
+            const real x_u_y_prev_z_prev = cg_load(x_u_y_prev_z_prev_rows, row, unit);
+            const real force = cg_tanh(b + x_u_y_prev_z_prev);
+            cg_store_if(force_rows, row, unit, force);
+            const real z = (force - y_prev * gam - z_prev * eps) * dt + z_prev;
+            cg_store(z_rows, row, unit, z);
+            const real y = y_prev + dt * z;
+            cg_store(y_rows, row, unit, y);
+}
+        __syncthreads();
+    }
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward_workspace_size)(
@@ -467,22 +531,27 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward)(
     if (status) return status;
     /* x @ [u], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->u, nH, forward_1_sums, nH, 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* y_prev @ [w] */
-        cg_gemm_nn(&run, nB, nH, nH, (step ? args->y + (step - 1) * nB * nH : args->y_prev), nH, args->w, nH, forward_1_sums + step * nB * nH, nH, 1);
-        /* z_prev @ [v] */
-        cg_gemm_nn(&run, nB, nH, nH, (step ? args->z + (step - 1) * nB * nH : args->z_prev), nH, args->v, nH, forward_1_sums + step * nB * nH, nH, 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(co_rnn_forward_1), nB, nH,
-            cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH),
-            cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH),
-            cg_in(args->b, nH),
-            args->dt,
-            args->gam,
-            args->eps,
-            cg_in(forward_1_sums + step * nB * nH, nH),
-            cg_rows((args->force ? args->force + step * nB * nH : nullptr), nH),
-            cg_rows(args->z + step * nB * nH, nH),
-            cg_rows(args->y + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(co_rnn_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* y_prev @ [w] */
+            cg_gemm_nn(&run, nB, nH, nH, (step ? args->y + (step - 1) * nB * nH : args->y_prev), nH, args->w, nH, forward_1_sums + step * nB * nH, nH, 1);
+            /* z_prev @ [v] */
+            cg_gemm_nn(&run, nB, nH, nH, (step ? args->z + (step - 1) * nB * nH : args->z_prev), nH, args->v, nH, forward_1_sums + step * nB * nH, nH, 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(co_rnn_forward_1), nB, nH,
+                cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH),
+                cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH),
+                cg_in(args->b, nH),
+                args->dt,
+                args->gam,
+                args->eps,
+                cg_in(forward_1_sums + step * nB * nH, nH),
+                cg_rows((args->force ? args->force + step * nB * nH : nullptr), nH),
+                cg_rows(args->z + step * nB * nH, nH),
+                cg_rows(args->y + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->y_last, nH), cg_in(nT > 0 ? args->y + (nT - 1) * nB * nH : args->y_prev, nH));
     cg_copy(&run, nB, nH, cg_rows(args->z_last, nH), cg_in(nT > 0 ? args->z + (nT - 1) * nB * nH : args->z_prev, nH));
@@ -518,6 +587,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward_args);
 
@@ -601,6 +671,92 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_deferred_1_over_rows)(
     cellgen_chunk_total(d_b, d_b_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(co_rnn_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_y_prev_pair,
+    real *d_z_prev_pair,
+    real *reverse_d_y_in,
+    real *reverse_d_z_total,
+    real *reverse_2_sums,
+    store *reverse_2_weights_1)
+{
+    const CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(reverse_2_weights_1, 2 * nH), 0, nH, 2 * (nH), shared_1);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_y_in = d_y + d_y_next
+             * d_z_in = d_z + d_z_next
+             * d_z_total = d_y_in * dt + d_z_in
+             * d_force = d_z_total * dt
+             * d_force_pre = d_force * (1 - force**2) */
+            const cellgen_rows<const store> d_y_rows = cg_in((args->d_y ? args->d_y + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_y_next_rows = cg_in(d_y_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> d_z_rows = cg_in((args->d_z ? args->d_z + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_z_next_rows = cg_in(d_z_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const real dt = args->dt;
+            const cellgen_rows<const store> force_rows = cg_in(args->force + step * nB * nH, nH);
+            const cellgen_rows<real> d_y_in_rows = cg_rows(reverse_d_y_in, nH);
+            const cellgen_rows<real> d_z_total_rows = cg_rows(reverse_d_z_total, nH);
+            const cellgen_rows<store> d_force_pre_rows = cg_rows(adjoints + step * nB * nH, nH);
+            const real d_y = cg_load_or_zero(d_y_rows, row, unit);
+            const real d_y_next = cg_load(d_y_next_rows, row, unit);
+            const real d_z = cg_load_or_zero(d_z_rows, row, unit);
+            const real d_z_next = cg_load(d_z_next_rows, row, unit);
+            const real force = cg_load(force_rows, row, unit);
+            const real d_y_in = d_y + d_y_next;
+            cg_store(d_y_in_rows, row, unit, d_y_in);
+            const real d_z_in = d_z + d_z_next;
+            const real d_z_total = d_y_in * dt + d_z_in;
+            cg_store(d_z_total_rows, row, unit, d_z_total);
+            const real d_force = d_z_total * dt;
+            const real d_force_pre = d_force * (1 - force * force);
+            cg_store(d_force_pre_rows, row, unit, d_force_pre);
+}
+        __syncthreads();
+        /* d_force_pre @ [v.T, w.T] */
+        cg_block_product<2>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(reverse_2_sums, (2 * nH)), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_z_prev = d_z_total * (1 - dt * eps) + d_z_prev_1
+             * d_y_prev = d_y_in + d_y_prev_1 - d_z_total * dt * gam */
+            const cellgen_rows<const real> d_y_in_rows = cg_in(reverse_d_y_in, nH);
+            const cellgen_rows<const real> d_z_total_rows = cg_in(reverse_d_z_total, nH);
+            const cellgen_rows<const real> d_z_prev_1_rows = cg_in(reverse_2_sums, (2 * nH));
+            const cellgen_rows<const real> d_y_prev_1_rows = cg_in(reverse_2_sums + nH, (2 * nH));
+            const real dt = args->dt;
+            const real gam = args->gam;
+            const real eps = args->eps;
+            const cellgen_rows<real> d_z_prev_rows = cg_rows(d_z_prev_pair + step % 2 * nB * nH, nH);
+            const cellgen_rows<real> d_y_prev_rows = cg_rows(d_y_prev_pair + step % 2 * nB * nH, nH);
+            const real d_y_in = cg_load(d_y_in_rows, row, unit);
+            const real d_z_total = cg_load(d_z_total_rows, row, unit);
+            const real d_z_prev_1 = cg_load(d_z_prev_1_rows, row, unit);
+            const real d_y_prev_1 = cg_load(d_y_prev_1_rows, row, unit);
+            const real d_z_prev = d_z_total * (1 - dt * eps) + d_z_prev_1;
+            cg_store(d_z_prev_rows, row, unit, d_z_prev);
+            const real d_y_prev = d_y_in + d_y_prev_1 - d_z_total * dt * gam;
+            cg_store(d_y_prev_rows, row, unit, d_y_prev);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -664,29 +820,34 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward)(
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH, 2 * nH), cg_in(args->w, nH));
     cg_copy(&run, nB, nH, cg_rows(d_y_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_y_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_z_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_z_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(co_rnn_reverse_1), nB, nH,
-            cg_in((args->d_y ? args->d_y + step * nB * nH : nullptr), nH),
-            cg_in(d_y_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((args->d_z ? args->d_z + step * nB * nH : nullptr), nH),
-            cg_in(d_z_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            args->dt,
-            cg_in(args->force + step * nB * nH, nH),
-            cg_rows(reverse_d_y_in, nH),
-            cg_rows(reverse_d_z_total, nH),
-            cg_rows(adjoints + step * nB * nH, nH));
-        /* d_force_pre @ [v.T, w.T] */
-        cg_gemm_nn(&run, nB, 2 * nH, nH, adjoints + step * nB * nH, nH, reverse_2_weights_1, 2 * nH, reverse_2_sums, (2 * nH), 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(co_rnn_reverse_2), nB, nH,
-            cg_in(reverse_d_y_in, nH),
-            cg_in(reverse_d_z_total, nH),
-            cg_in(reverse_2_sums, (2 * nH)),
-            cg_in(reverse_2_sums + nH, (2 * nH)),
-            args->dt,
-            args->gam,
-            args->eps,
-            cg_rows(d_z_prev_pair + step % 2 * nB * nH, nH),
-            cg_rows(d_y_prev_pair + step % 2 * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 2 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(co_rnn_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_y_prev_pair, d_z_prev_pair, reverse_d_y_in, reverse_d_z_total, reverse_2_sums, reverse_2_weights_1);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(co_rnn_reverse_1), nB, nH,
+                cg_in((args->d_y ? args->d_y + step * nB * nH : nullptr), nH),
+                cg_in(d_y_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((args->d_z ? args->d_z + step * nB * nH : nullptr), nH),
+                cg_in(d_z_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                args->dt,
+                cg_in(args->force + step * nB * nH, nH),
+                cg_rows(reverse_d_y_in, nH),
+                cg_rows(reverse_d_z_total, nH),
+                cg_rows(adjoints + step * nB * nH, nH));
+            /* d_force_pre @ [v.T, w.T] */
+            cg_gemm_nn(&run, nB, 2 * nH, nH, adjoints + step * nB * nH, nH, reverse_2_weights_1, 2 * nH, reverse_2_sums, (2 * nH), 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(co_rnn_reverse_2), nB, nH,
+                cg_in(reverse_d_y_in, nH),
+                cg_in(reverse_d_z_total, nH),
+                cg_in(reverse_2_sums, (2 * nH)),
+                cg_in(reverse_2_sums + nH, (2 * nH)),
+                args->dt,
+                args->gam,
+                args->eps,
+                cg_rows(d_z_prev_pair + step % 2 * nB * nH, nH),
+                cg_rows(d_y_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_y_prev, nH), cg_in(d_y_prev_pair, nH));
     cg_copy(&run, nB, nH, cg_rows(args->d_z_prev, nH), cg_in(d_z_prev_pair, nH));

@@ -10,6 +10,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "elman.cu"
 #undef CELLGEN_STORE
@@ -36,6 +37,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(elman_cuda_forward_args);
 
@@ -109,6 +111,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(elman_cuda_backward_args);
 
@@ -176,6 +179,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(elman_cuda_weight_gradients_args);
 
@@ -249,6 +253,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(elman_cuda_sequence_forward_args);
 
@@ -268,6 +273,47 @@ __global__ void CELLGEN_CUDA_NAME(elman_forward_1)(
     const real h_bar = b + x_w_h_prev;
     const real h = cg_tanh(h_bar);
     cg_store(h_rows, row, unit, h);
+}
+
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(elman_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(elman_cuda_sequence_forward_args) call,
+    real *forward_1_sums)
+{
+    const CELLGEN_CUDA_NAME(elman_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->u, nH), 0, nH, 1 * (nH), shared_1);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* h_prev @ [u] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* h_bar = b + x_w_h_prev
+             * h = tanh(h_bar) */
+            const cellgen_rows<const store> b_rows = cg_in(args->b, nH);
+            const cellgen_rows<const real> x_w_h_prev_rows = cg_in(forward_1_sums + step * nB * nH, nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real b = cg_load(b_rows, 0, unit);
+            const real x_w_h_prev = cg_load(x_w_h_prev_rows, row, unit);
+            const real h_bar = b + x_w_h_prev;
+            const real h = cg_tanh(h_bar);
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(elman_cuda_sequence_forward_workspace_size)(
@@ -301,13 +347,18 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(elman_cuda_sequence_forward)(
     if (status) return status;
     /* x @ [w], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_1_sums, nH, 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* h_prev @ [u] */
-        cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u, nH, forward_1_sums + step * nB * nH, nH, 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(elman_forward_1), nB, nH,
-            cg_in(args->b, nH),
-            cg_in(forward_1_sums + step * nB * nH, nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(elman_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* h_prev @ [u] */
+            cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u, nH, forward_1_sums + step * nB * nH, nH, 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(elman_forward_1), nB, nH,
+                cg_in(args->b, nH),
+                cg_in(forward_1_sums + step * nB * nH, nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     return run.error;
@@ -331,6 +382,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(elman_cuda_sequence_backward_args);
 
@@ -372,6 +424,50 @@ __global__ void CELLGEN_CUDA_NAME(elman_deferred_1_over_rows)(
     cellgen_chunk_total(d_b, d_b_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(elman_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(elman_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair)
+{
+    const CELLGEN_CUDA_NAME(elman_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->u, nH), 1, nH, 1 * (nH), shared_1);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_in = d_h + d_h_next
+             * d_h_bar = d_h_in * (1 - h**2) */
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> h_rows = cg_in(args->h + step * nB * nH, nH);
+            const cellgen_rows<store> d_h_bar_rows = cg_rows(adjoints + step * nB * nH, nH);
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real h = cg_load(h_rows, row, unit);
+            const real d_h_in = d_h + d_h_next;
+            const real d_h_bar = d_h_in * (1 - h * h);
+            cg_store(d_h_bar_rows, row, unit, d_h_bar);
+}
+        __syncthreads();
+        /* d_h_bar @ [u.T] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), 0);
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(elman_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -411,14 +507,19 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(elman_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(elman_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in(args->h + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * nH, nH));
-        /* d_h_bar @ [u.T] */
-        cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * nH, nH, args->u, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(elman_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(elman_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in(args->h + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * nH, nH));
+            /* d_h_bar @ [u.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * nH, nH, args->u, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(elman_deferred_1_over_rows), nT * nB, nH,

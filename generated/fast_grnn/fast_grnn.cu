@@ -12,6 +12,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "fast_grnn.cu"
 #undef CELLGEN_STORE
@@ -41,6 +42,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(fast_grnn_cuda_forward_args);
 
@@ -169,6 +171,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(fast_grnn_cuda_backward_args);
 
@@ -358,6 +361,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(fast_grnn_cuda_weight_gradients_args);
 
@@ -582,6 +586,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward_args);
 
@@ -633,6 +638,64 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_forward_1)(
     cg_store(h_rows, row, unit, h);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(fast_grnn_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward_args) call,
+    store *sigmoid_zeta_once,
+    store *sigmoid_nu_once,
+    store *forward_s)
+{
+    const CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->w, nH), 0, nI, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nI) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->u, nH), 0, nH, 1 * (nH), shared_2);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* x @ [w] */
+        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->s ? args->s + step * nB * nH : forward_s), nH), 0);
+        /* h_prev @ [u] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows((args->s ? args->s + step * nB * nH : forward_s), nH), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* z = sigmoid(b_z + s)
+             * h_bar = tanh(b_h + s)
+             * h = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar */
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> b_z_rows = cg_in(args->b_z, nH);
+            const cellgen_rows<const store> b_h_rows = cg_in(args->b_h, nH);
+            const cellgen_rows<const store> s_rows = cg_in((args->s ? args->s + step * nB * nH : forward_s), nH);
+            const cellgen_rows<const store> sigmoid_zeta_rows = cg_in(sigmoid_zeta_once, 1);
+            const cellgen_rows<const store> sigmoid_nu_rows = cg_in(sigmoid_nu_once, 1);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real b_z = cg_load(b_z_rows, 0, unit);
+            const real b_h = cg_load(b_h_rows, 0, unit);
+            const real s = cg_load(s_rows, row, unit);
+            const real sigmoid_zeta = cg_load(sigmoid_zeta_rows, 0, 0);
+            const real sigmoid_nu = cg_load(sigmoid_nu_rows, 0, 0);
+            const real z = cg_sigmoid(b_z + s);
+            const real h_bar = cg_tanh(b_h + s);
+            const real h = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar;
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -676,19 +739,24 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward)(
         cg_in(args->nu, 1),
         cg_rows(sigmoid_zeta_once, 1),
         cg_rows(sigmoid_nu_once, 1));
-    for (int64_t step = 0; step < nT; ++step) {
-        /* x @ [w] */
-        cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->w, nH, (args->s ? args->s + step * nB * nH : forward_s), nH, 0);
-        /* h_prev @ [u] */
-        cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u, nH, (args->s ? args->s + step * nB * nH : forward_s), nH, 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_forward_1), nB, nH,
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->b_z, nH),
-            cg_in(args->b_h, nH),
-            cg_in((args->s ? args->s + step * nB * nH : forward_s), nH),
-            cg_in(sigmoid_zeta_once, 1),
-            cg_in(sigmoid_nu_once, 1),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nI * 1 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(fast_grnn_forward_block), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, forward_s);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* x @ [w] */
+            cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->w, nH, (args->s ? args->s + step * nB * nH : forward_s), nH, 0);
+            /* h_prev @ [u] */
+            cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u, nH, (args->s ? args->s + step * nB * nH : forward_s), nH, 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_forward_1), nB, nH,
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->b_z, nH),
+                cg_in(args->b_h, nH),
+                cg_in((args->s ? args->s + step * nB * nH : forward_s), nH),
+                cg_in(sigmoid_zeta_once, 1),
+                cg_in(sigmoid_nu_once, 1),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     return run.error;
@@ -720,6 +788,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward_args);
 
@@ -893,6 +962,97 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_sequence_backward_epilogue_1)(
     cg_store(d_zeta_rows, row, unit, d_zeta);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward_args) call,
+    store *sigmoid_zeta_once,
+    store *sigmoid_nu_once,
+    store *adjoints,
+    real *d_h_prev_pair,
+    real *reverse_z,
+    real *reverse_2_sums)
+{
+    const CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->u, nH), 1, nH, 1 * (nH), shared_1);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_in = d_h + d_h_next
+             * z = sigmoid(b_z + s)
+             * h_bar = tanh(b_h + s)
+             * d_h_bar = d_h_in * ((1 - z) * sigmoid_zeta + sigmoid_nu)
+             * d_h_bar_pre = d_h_bar * (1 - h_bar**2)
+             * d_z = d_h_in * (h_prev - h_bar * sigmoid_zeta)
+             * d_z_pre = d_z * (1 - z) * z
+             * d_s = d_h_bar_pre + d_z_pre */
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> b_z_rows = cg_in(args->b_z, nH);
+            const cellgen_rows<const store> b_h_rows = cg_in(args->b_h, nH);
+            const cellgen_rows<const store> s_rows = cg_in(args->s + step * nB * nH, nH);
+            const cellgen_rows<const store> sigmoid_zeta_rows = cg_in(sigmoid_zeta_once, 1);
+            const cellgen_rows<const store> sigmoid_nu_rows = cg_in(sigmoid_nu_once, 1);
+            const cellgen_rows<store> d_h_in_rows = cg_rows(adjoints + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<real> z_rows = cg_rows(reverse_z, nH);
+            const cellgen_rows<store> d_h_bar_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH));
+            const cellgen_rows<store> d_z_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+            const cellgen_rows<store> d_s_rows = cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real b_z = cg_load(b_z_rows, 0, unit);
+            const real b_h = cg_load(b_h_rows, 0, unit);
+            const real s = cg_load(s_rows, row, unit);
+            const real sigmoid_zeta = cg_load(sigmoid_zeta_rows, 0, 0);
+            const real sigmoid_nu = cg_load(sigmoid_nu_rows, 0, 0);
+            const real d_h_in = d_h + d_h_next;
+            cg_store(d_h_in_rows, row, unit, d_h_in);
+            const real z = cg_sigmoid(b_z + s);
+            cg_store(z_rows, row, unit, z);
+            const real h_bar = cg_tanh(b_h + s);
+            const real d_h_bar = d_h_in * ((1 - z) * sigmoid_zeta + sigmoid_nu);
+            const real d_h_bar_pre = d_h_bar * (1 - h_bar * h_bar);
+            cg_store(d_h_bar_pre_rows, row, unit, d_h_bar_pre);
+            const real d_z = d_h_in * (h_prev - h_bar * sigmoid_zeta);
+            const real d_z_pre = d_z * (1 - z) * z;
+            cg_store(d_z_pre_rows, row, unit, d_z_pre);
+            const real d_s = d_h_bar_pre + d_z_pre;
+            cg_store(d_s_rows, row, unit, d_s);
+}
+        __syncthreads();
+        /* d_s @ [u.T] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_prev = d_h_in * z + d_h_prev_1 */
+            const cellgen_rows<const store> d_h_in_rows = cg_in(adjoints + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<const real> d_h_prev_1_rows = cg_in(reverse_2_sums, nH);
+            const cellgen_rows<const real> z_rows = cg_in(reverse_z, nH);
+            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
+            const real d_h_prev_1 = cg_load(d_h_prev_1_rows, row, unit);
+            const real z = cg_load(z_rows, row, unit);
+            const real d_h_prev = d_h_in * z + d_h_prev_1;
+            cg_store(d_h_prev_rows, row, unit, d_h_prev);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -972,28 +1132,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
         cg_rows(sigmoid_zeta_once, 1),
         cg_rows(sigmoid_nu_once, 1));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->b_z, nH),
-            cg_in(args->b_h, nH),
-            cg_in(args->s + step * nB * nH, nH),
-            cg_in(sigmoid_zeta_once, 1),
-            cg_in(sigmoid_nu_once, 1),
-            cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
-            cg_rows(reverse_z, nH),
-            cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
-            cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-            cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)));
-        /* d_s @ [u.T] */
-        cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH), args->u, nH, reverse_2_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_reverse_2), nB, nH,
-            cg_in(adjoints + step * nB * (4 * nH), (4 * nH)),
-            cg_in(reverse_2_sums, nH),
-            cg_in(reverse_z, nH),
-            cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(fast_grnn_reverse_block), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, adjoints, d_h_prev_pair, reverse_z, reverse_2_sums);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->b_z, nH),
+                cg_in(args->b_h, nH),
+                cg_in(args->s + step * nB * nH, nH),
+                cg_in(sigmoid_zeta_once, 1),
+                cg_in(sigmoid_nu_once, 1),
+                cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
+                cg_rows(reverse_z, nH),
+                cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)));
+            /* d_s @ [u.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH), args->u, nH, reverse_2_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_reverse_2), nB, nH,
+                cg_in(adjoints + step * nB * (4 * nH), (4 * nH)),
+                cg_in(reverse_2_sums, nH),
+                cg_in(reverse_z, nH),
+                cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(fast_grnn_deferred_1_over_rows), nT * nB, nH,

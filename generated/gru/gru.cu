@@ -16,6 +16,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "gru.cu"
 #undef CELLGEN_STORE
@@ -49,6 +50,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(gru_cuda_forward_args);
 
@@ -191,6 +193,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(gru_cuda_backward_args);
 
@@ -403,6 +406,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(gru_cuda_weight_gradients_args);
 
@@ -544,6 +548,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(gru_cuda_sequence_forward_args);
 
@@ -599,6 +604,87 @@ __global__ void CELLGEN_CUDA_NAME(gru_forward_1)(
     cg_store(h_rows, row, unit, h);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(gru_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(gru_cuda_sequence_forward_args) call,
+    real *forward_1_sums,
+    store *forward_1_weights_2)
+{
+    const CELLGEN_CUDA_NAME(gru_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(forward_1_weights_2, 2 * nH), 0, nH, 2 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nH) * 2 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->u_n, nH), 0, nH, 1 * (nH), shared_2);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* h_prev @ [u_z, u_r] */
+        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH)), 1);
+        /* h_prev @ [u_n] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH)), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* z_bar = b_z + x_w_z_h_prev
+             * r_bar = b_r + x_w_r_h_prev
+             * z = sigmoid(z_bar)
+             * r = sigmoid(r_bar)
+             * s = c_n + h_prev_u_n
+             * n_bar = b_n + r * s + x_w_n
+             * n = tanh(n_bar)
+             * h = h_prev * z + (1 - z) * n */
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> b_z_rows = cg_in(args->b_z, nH);
+            const cellgen_rows<const store> b_r_rows = cg_in(args->b_r, nH);
+            const cellgen_rows<const store> b_n_rows = cg_in(args->b_n, nH);
+            const cellgen_rows<const store> c_n_rows = cg_in(args->c_n, nH);
+            const cellgen_rows<const real> x_w_z_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH));
+            const cellgen_rows<const real> x_w_r_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+            const cellgen_rows<const real> h_prev_u_n_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+            const cellgen_rows<const real> x_w_n_rows = cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<store> z_rows = cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> r_rows = cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> s_rows = cg_rows((args->s ? args->s + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> n_rows = cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real b_z = cg_load(b_z_rows, 0, unit);
+            const real b_r = cg_load(b_r_rows, 0, unit);
+            const real b_n = cg_load(b_n_rows, 0, unit);
+            const real c_n = cg_load(c_n_rows, 0, unit);
+            const real x_w_z_h_prev = cg_load(x_w_z_h_prev_rows, row, unit);
+            const real x_w_r_h_prev = cg_load(x_w_r_h_prev_rows, row, unit);
+            const real h_prev_u_n = cg_load(h_prev_u_n_rows, row, unit);
+            const real x_w_n = cg_load(x_w_n_rows, row, unit);
+            const real z_bar = b_z + x_w_z_h_prev;
+            const real r_bar = b_r + x_w_r_h_prev;
+            const real z = cg_sigmoid(z_bar);
+            cg_store_if(z_rows, row, unit, z);
+            const real r = cg_sigmoid(r_bar);
+            cg_store_if(r_rows, row, unit, r);
+            const real s = c_n + h_prev_u_n;
+            cg_store_if(s_rows, row, unit, s);
+            const real n_bar = b_n + r * s + x_w_n;
+            const real n = cg_tanh(n_bar);
+            cg_store_if(n_rows, row, unit, n);
+            const real h = h_prev * z + (1 - z) * n;
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_cuda_sequence_forward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -648,26 +734,31 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_forward)(
     cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2 + nH, 2 * nH), cg_in(args->u_r, nH));
     /* x @ [w_n, w_z, w_r], all steps at once */
     cg_gemm_nn(&run, nT * nB, 3 * nH, nI, args->x, nI, forward_1_weights_1, 3 * nH, forward_1_sums, (4 * nH), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* h_prev @ [u_z, u_r] */
-        cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH), 1);
-        /* h_prev @ [u_n] */
-        cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u_n, nH, forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH), 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_forward_1), nB, nH,
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->b_z, nH),
-            cg_in(args->b_r, nH),
-            cg_in(args->b_n, nH),
-            cg_in(args->c_n, nH),
-            cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH)),
-            cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-            cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
-            cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH)),
-            cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH),
-            cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH),
-            cg_rows((args->s ? args->s + step * nB * nH : nullptr), nH),
-            cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(gru_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* h_prev @ [u_z, u_r] */
+            cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH), 1);
+            /* h_prev @ [u_n] */
+            cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u_n, nH, forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH), 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_forward_1), nB, nH,
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->b_z, nH),
+                cg_in(args->b_r, nH),
+                cg_in(args->b_n, nH),
+                cg_in(args->c_n, nH),
+                cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH)),
+                cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
+                cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH)),
+                cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH),
+                cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH),
+                cg_rows((args->s ? args->s + step * nB * nH : nullptr), nH),
+                cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     return run.error;
@@ -706,6 +797,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_args);
 
@@ -814,6 +906,94 @@ __global__ void CELLGEN_CUDA_NAME(gru_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_z, d_b_z_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(gru_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair,
+    real *reverse_d_h_in,
+    real *reverse_2_sums,
+    store *reverse_2_weights_1)
+{
+    const CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(reverse_2_weights_1, nH), 0, 3 * nH, 1 * (nH), shared_1);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_in = d_h + d_h_next
+             * d_n = d_h_in * (1 - z)
+             * d_n_bar = d_n * (1 - n**2)
+             * d_s = d_n_bar * r
+             * d_r = d_n_bar * s
+             * d_z = d_h_in * (h_prev - n)
+             * d_r_bar = d_r * (1 - r) * r
+             * d_z_bar = d_z * (1 - z) * z */
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
+            const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
+            const cellgen_rows<const store> s_rows = cg_in(args->s + step * nB * nH, nH);
+            const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
+            const cellgen_rows<store> d_n_bar_rows = cg_rows(adjoints + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<store> d_s_rows = cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH));
+            const cellgen_rows<store> d_r_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+            const cellgen_rows<store> d_z_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real z = cg_load(z_rows, row, unit);
+            const real r = cg_load(r_rows, row, unit);
+            const real s = cg_load(s_rows, row, unit);
+            const real n = cg_load(n_rows, row, unit);
+            const real d_h_in = d_h + d_h_next;
+            cg_store(d_h_in_rows, row, unit, d_h_in);
+            const real d_n = d_h_in * (1 - z);
+            const real d_n_bar = d_n * (1 - n * n);
+            cg_store(d_n_bar_rows, row, unit, d_n_bar);
+            const real d_s = d_n_bar * r;
+            cg_store(d_s_rows, row, unit, d_s);
+            const real d_r = d_n_bar * s;
+            const real d_z = d_h_in * (h_prev - n);
+            const real d_r_bar = d_r * (1 - r) * r;
+            cg_store(d_r_bar_rows, row, unit, d_r_bar);
+            const real d_z_bar = d_z * (1 - z) * z;
+            cg_store(d_z_bar_rows, row, unit, d_z_bar);
+}
+        __syncthreads();
+        /* d_s @ [u_n.T]; d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
+        cg_block_product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (4 * nH) + nH, (4 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_prev = d_h_in * z + d_h_prev_1_d_r_bar_d_z_bar */
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
+            const cellgen_rows<const real> d_h_prev_1_d_r_bar_d_z_bar_rows = cg_in(reverse_2_sums, nH);
+            const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
+            const real d_h_prev_1_d_r_bar_d_z_bar = cg_load(d_h_prev_1_d_r_bar_d_z_bar_rows, row, unit);
+            const real z = cg_load(z_rows, row, unit);
+            const real d_h_prev = d_h_in * z + d_h_prev_1_d_r_bar_d_z_bar;
+            cg_store(d_h_prev_rows, row, unit, d_h_prev);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -900,27 +1080,32 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_backward)(
     cg_turn(&run, nH, nI, cg_rows(deferred_8_weights_2, nI), cg_in(args->w_r, nH));
     cg_turn(&run, nH, nI, cg_rows(deferred_8_weights_2 + nH * nI, nI), cg_in(args->w_z, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->z + step * nB * nH, nH),
-            cg_in(args->r + step * nB * nH, nH),
-            cg_in(args->s + step * nB * nH, nH),
-            cg_in(args->n + step * nB * nH, nH),
-            cg_rows(reverse_d_h_in, nH),
-            cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
-            cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
-            cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-            cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)));
-        /* d_s @ [u_n.T]; d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
-        cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (4 * nH) + nH, (4 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reverse_2), nB, nH,
-            cg_in(reverse_d_h_in, nH),
-            cg_in(reverse_2_sums, nH),
-            cg_in(args->z + step * nB * nH, nH),
-            cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (3 * nH) * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(gru_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->z + step * nB * nH, nH),
+                cg_in(args->r + step * nB * nH, nH),
+                cg_in(args->s + step * nB * nH, nH),
+                cg_in(args->n + step * nB * nH, nH),
+                cg_rows(reverse_d_h_in, nH),
+                cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)));
+            /* d_s @ [u_n.T]; d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
+            cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (4 * nH) + nH, (4 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reverse_2), nB, nH,
+                cg_in(reverse_d_h_in, nH),
+                cg_in(reverse_2_sums, nH),
+                cg_in(args->z + step * nB * nH, nH),
+                cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(gru_deferred_1_over_rows), nT * nB, nH,

@@ -14,6 +14,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "gru_block_cell.cu"
 #undef CELLGEN_STORE
@@ -44,6 +45,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(gru_block_cell_cuda_forward_args);
 
@@ -188,6 +190,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(gru_block_cell_cuda_backward_args);
 
@@ -350,6 +353,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(gru_block_cell_cuda_weight_gradients_args);
 
@@ -482,6 +486,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward_args);
 
@@ -541,6 +546,88 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_forward_2)(
     cg_store(h_rows, row, unit, h);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(gru_block_cell_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward_args) call,
+    real *forward_1_sums,
+    store *forward_h_prev_r,
+    real *forward_2_sums)
+{
+    const CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->w_ru + nI * (2 * nH), (2 * nH)), 0, nH, 2 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nH) * 2 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->w_c + nI * nH, nH), 0, nH, 1 * (nH), shared_2);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* h_prev @ [w_ru[I:I + H, :H], w_ru[I:I + H, H:2*H]] */
+        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* r = sigmoid(b_ru_0 + x_w_ru_h_prev_0)
+             * u = sigmoid(b_ru_1 + x_w_ru_h_prev_1)
+             * h_prev_r = h_prev * r */
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> b_ru_0_rows = cg_in(args->b_ru, (2 * nH));
+            const cellgen_rows<const store> b_ru_1_rows = cg_in(args->b_ru + nH, (2 * nH));
+            const cellgen_rows<const real> x_w_ru_h_prev_0_rows = cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH));
+            const cellgen_rows<const real> x_w_ru_h_prev_1_rows = cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH));
+            const cellgen_rows<store> r_rows = cg_rows(args->r + step * nB * nH, nH);
+            const cellgen_rows<store> u_rows = cg_rows(args->u + step * nB * nH, nH);
+            const cellgen_rows<store> h_prev_r_rows = cg_rows(forward_h_prev_r, nH);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real b_ru_0 = cg_load(b_ru_0_rows, 0, unit);
+            const real b_ru_1 = cg_load(b_ru_1_rows, 0, unit);
+            const real x_w_ru_h_prev_0 = cg_load(x_w_ru_h_prev_0_rows, row, unit);
+            const real x_w_ru_h_prev_1 = cg_load(x_w_ru_h_prev_1_rows, row, unit);
+            const real r = cg_sigmoid(b_ru_0 + x_w_ru_h_prev_0);
+            cg_store(r_rows, row, unit, r);
+            const real u = cg_sigmoid(b_ru_1 + x_w_ru_h_prev_1);
+            cg_store(u_rows, row, unit, u);
+            const real h_prev_r = h_prev * r;
+            cg_store(h_prev_r_rows, row, unit, h_prev_r);
+}
+        __syncthreads();
+        /* h_prev_r @ [w_c[I:I + H, :H]] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_prev_r, nH), shared_2, cg_rows(forward_2_sums + step * nB * nH, nH), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* c_bar = b_c + x_w_c_h_prev_r
+             * c = tanh(c_bar)
+             * h = h_prev * u + (1 - u) * c */
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> b_c_rows = cg_in(args->b_c, nH);
+            const cellgen_rows<const store> u_rows = cg_in(args->u + step * nB * nH, nH);
+            const cellgen_rows<const real> x_w_c_h_prev_r_rows = cg_in(forward_2_sums + step * nB * nH, nH);
+            const cellgen_rows<store> c_rows = cg_rows(args->c + step * nB * nH, nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real b_c = cg_load(b_c_rows, 0, unit);
+            const real u = cg_load(u_rows, row, unit);
+            const real x_w_c_h_prev_r = cg_load(x_w_c_h_prev_r_rows, row, unit);
+            const real c_bar = b_c + x_w_c_h_prev_r;
+            const real c = cg_tanh(c_bar);
+            cg_store(c_rows, row, unit, c);
+            const real h = h_prev * u + (1 - u) * c;
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -584,27 +671,32 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward)(
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, args->w_ru, (2 * nH), forward_1_sums, (2 * nH), 0);
     /* x @ [w_c[:I, :H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w_c, nH, forward_2_sums, nH, 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* h_prev @ [w_ru[I:I + H, :H], w_ru[I:I + H, H:2*H]] */
-        cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->w_ru + nI * (2 * nH), (2 * nH), forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_forward_1), nB, nH,
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->b_ru, (2 * nH)),
-            cg_in(args->b_ru + nH, (2 * nH)),
-            cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
-            cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
-            cg_rows(args->r + step * nB * nH, nH),
-            cg_rows(args->u + step * nB * nH, nH),
-            cg_rows(forward_h_prev_r, nH));
-        /* h_prev_r @ [w_c[I:I + H, :H]] */
-        cg_gemm_nn(&run, nB, nH, nH, forward_h_prev_r, nH, args->w_c + nI * nH, nH, forward_2_sums + step * nB * nH, nH, 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_forward_2), nB, nH,
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->b_c, nH),
-            cg_in(args->u + step * nB * nH, nH),
-            cg_in(forward_2_sums + step * nB * nH, nH),
-            cg_rows(args->c + step * nB * nH, nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(gru_block_cell_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_h_prev_r, forward_2_sums);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* h_prev @ [w_ru[I:I + H, :H], w_ru[I:I + H, H:2*H]] */
+            cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->w_ru + nI * (2 * nH), (2 * nH), forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_forward_1), nB, nH,
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->b_ru, (2 * nH)),
+                cg_in(args->b_ru + nH, (2 * nH)),
+                cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
+                cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
+                cg_rows(args->r + step * nB * nH, nH),
+                cg_rows(args->u + step * nB * nH, nH),
+                cg_rows(forward_h_prev_r, nH));
+            /* h_prev_r @ [w_c[I:I + H, :H]] */
+            cg_gemm_nn(&run, nB, nH, nH, forward_h_prev_r, nH, args->w_c + nI * nH, nH, forward_2_sums + step * nB * nH, nH, 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_forward_2), nB, nH,
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->b_c, nH),
+                cg_in(args->u + step * nB * nH, nH),
+                cg_in(forward_2_sums + step * nB * nH, nH),
+                cg_rows(args->c + step * nB * nH, nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     return run.error;
@@ -635,6 +727,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward_args);
 
@@ -774,6 +867,111 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_deferred_2_over_rows)(
     cellgen_chunk_total(d_b_ru, d_b_ru_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(gru_block_cell_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair,
+    real *reverse_d_h_in,
+    real *reverse_2_sums,
+    real *reverse_3_sums)
+{
+    const CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->w_c + nI * nH, nH), 1, nH, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nH) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->w_ru + nI * (2 * nH), (2 * nH)), 1, 2 * nH, 1 * (nH), shared_2);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_in = d_h + d_h_next
+             * d_c_total = d_c + d_h_in * (1 - u)
+             * d_c_bar = d_c_total * (1 - c**2)
+             * d_u_total = d_u + d_h_in * (h_prev - c)
+             * d_r_bar_u_bar_1 = d_u_total * (1 - u) * u */
+            const cellgen_rows<const store> d_u_rows = cg_in((args->d_u ? args->d_u + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> u_rows = cg_in(args->u + step * nB * nH, nH);
+            const cellgen_rows<const store> c_rows = cg_in(args->c + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
+            const cellgen_rows<store> d_c_bar_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
+            const cellgen_rows<store> d_r_bar_u_bar_1_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH + nH, (3 * nH));
+            const real d_u = cg_load_or_zero(d_u_rows, row, unit);
+            const real d_c = cg_load_or_zero(d_c_rows, row, unit);
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real u = cg_load(u_rows, row, unit);
+            const real c = cg_load(c_rows, row, unit);
+            const real d_h_in = d_h + d_h_next;
+            cg_store(d_h_in_rows, row, unit, d_h_in);
+            const real d_c_total = d_c + d_h_in * (1 - u);
+            const real d_c_bar = d_c_total * (1 - c * c);
+            cg_store(d_c_bar_rows, row, unit, d_c_bar);
+            const real d_u_total = d_u + d_h_in * (h_prev - c);
+            const real d_r_bar_u_bar_1 = d_u_total * (1 - u) * u;
+            cg_store(d_r_bar_u_bar_1_rows, row, unit, d_r_bar_u_bar_1);
+}
+        __syncthreads();
+        /* d_c_bar @ [w_c[I:I + H, :H].T] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (3 * nH), (3 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_r_total = d_r + d_h_prev_r * h_prev
+             * d_r_bar_u_bar_0 = d_r_total * (1 - r) * r */
+            const cellgen_rows<const store> d_r_rows = cg_in((args->d_r ? args->d_r + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_prev_r_rows = cg_in(reverse_2_sums, nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
+            const cellgen_rows<store> d_r_bar_u_bar_0_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
+            const real d_r = cg_load_or_zero(d_r_rows, row, unit);
+            const real d_h_prev_r = cg_load(d_h_prev_r_rows, row, unit);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real r = cg_load(r_rows, row, unit);
+            const real d_r_total = d_r + d_h_prev_r * h_prev;
+            const real d_r_bar_u_bar_0 = d_r_total * (1 - r) * r;
+            cg_store(d_r_bar_u_bar_0_rows, row, unit, d_r_bar_u_bar_0);
+}
+        __syncthreads();
+        /* d_r_bar_u_bar @ [w_ru[I:I + H, :2*H].T] */
+        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (3 * nH) + nH, (3 * nH)), shared_2, cg_rows(reverse_3_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_prev = d_h_in * u + d_h_prev_r * r + d_h_prev_1 */
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
+            const cellgen_rows<const real> d_h_prev_r_rows = cg_in(reverse_2_sums, nH);
+            const cellgen_rows<const real> d_h_prev_1_rows = cg_in(reverse_3_sums, nH);
+            const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
+            const cellgen_rows<const store> u_rows = cg_in(args->u + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
+            const real d_h_prev_r = cg_load(d_h_prev_r_rows, row, unit);
+            const real d_h_prev_1 = cg_load(d_h_prev_1_rows, row, unit);
+            const real r = cg_load(r_rows, row, unit);
+            const real u = cg_load(u_rows, row, unit);
+            const real d_h_prev = d_h_in * u + d_h_prev_r * r + d_h_prev_1;
+            cg_store(d_h_prev_rows, row, unit, d_h_prev);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -840,35 +1038,40 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
     cg_turn(&run, nH, nI, cg_rows(deferred_7_weights_1, nI), cg_in(args->w_c, nH));
     cg_turn(&run, 2 * nH, nI, cg_rows(deferred_7_weights_1 + nH * nI, nI), cg_in(args->w_ru, (2 * nH)));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_reverse_1), nB, nH,
-            cg_in((args->d_u ? args->d_u + step * nB * nH : nullptr), nH),
-            cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->u + step * nB * nH, nH),
-            cg_in(args->c + step * nB * nH, nH),
-            cg_rows(reverse_d_h_in, nH),
-            cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
-            cg_rows(adjoints + step * nB * (3 * nH) + nH + nH, (3 * nH)));
-        /* d_c_bar @ [w_c[I:I + H, :H].T] */
-        cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (3 * nH), (3 * nH), args->w_c + nI * nH, nH, reverse_2_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_reverse_2), nB, nH,
-            cg_in((args->d_r ? args->d_r + step * nB * nH : nullptr), nH),
-            cg_in(reverse_2_sums, nH),
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->r + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)));
-        /* d_r_bar_u_bar @ [w_ru[I:I + H, :2*H].T] */
-        cg_gemm_nt(&run, nB, nH, 2 * nH, adjoints + step * nB * (3 * nH) + nH, (3 * nH), args->w_ru + nI * (2 * nH), (2 * nH), reverse_3_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_reverse_3), nB, nH,
-            cg_in(reverse_d_h_in, nH),
-            cg_in(reverse_2_sums, nH),
-            cg_in(reverse_3_sums, nH),
-            cg_in(args->r + step * nB * nH, nH),
-            cg_in(args->u + step * nB * nH, nH),
-            cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH + (2 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(gru_block_cell_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_3_sums);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_reverse_1), nB, nH,
+                cg_in((args->d_u ? args->d_u + step * nB * nH : nullptr), nH),
+                cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->u + step * nB * nH, nH),
+                cg_in(args->c + step * nB * nH, nH),
+                cg_rows(reverse_d_h_in, nH),
+                cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
+                cg_rows(adjoints + step * nB * (3 * nH) + nH + nH, (3 * nH)));
+            /* d_c_bar @ [w_c[I:I + H, :H].T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (3 * nH), (3 * nH), args->w_c + nI * nH, nH, reverse_2_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_reverse_2), nB, nH,
+                cg_in((args->d_r ? args->d_r + step * nB * nH : nullptr), nH),
+                cg_in(reverse_2_sums, nH),
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->r + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)));
+            /* d_r_bar_u_bar @ [w_ru[I:I + H, :2*H].T] */
+            cg_gemm_nt(&run, nB, nH, 2 * nH, adjoints + step * nB * (3 * nH) + nH, (3 * nH), args->w_ru + nI * (2 * nH), (2 * nH), reverse_3_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_reverse_3), nB, nH,
+                cg_in(reverse_d_h_in, nH),
+                cg_in(reverse_2_sums, nH),
+                cg_in(reverse_3_sums, nH),
+                cg_in(args->r + step * nB * nH, nH),
+                cg_in(args->u + step * nB * nH, nH),
+                cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_deferred_1), nT * nB, nH,

@@ -15,6 +15,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "gru_reset_before.cu"
 #undef CELLGEN_STORE
@@ -47,6 +48,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(gru_reset_before_cuda_forward_args);
 
@@ -204,6 +206,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(gru_reset_before_cuda_backward_args);
 
@@ -467,6 +470,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(gru_reset_before_cuda_weight_gradients_args);
 
@@ -631,6 +635,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forward_args);
 
@@ -694,6 +699,94 @@ __global__ void CELLGEN_CUDA_NAME(gru_reset_before_forward_2)(
     cg_store(h_rows, row, unit, h);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(gru_reset_before_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forward_args) call,
+    real *forward_1_sums,
+    store *forward_1_weights_2,
+    store *forward_z,
+    store *forward_h_prev_r,
+    real *forward_2_sums)
+{
+    const CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(forward_1_weights_2, 2 * nH), 0, nH, 2 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nH) * 2 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->u_n, nH), 0, nH, 1 * (nH), shared_2);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* h_prev @ [u_z, u_r] */
+        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* z_bar = b_z + x_w_z_h_prev
+             * r_bar = b_r + x_w_r_h_prev
+             * z = sigmoid(z_bar)
+             * r = sigmoid(r_bar)
+             * h_prev_r = h_prev * r */
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> b_z_rows = cg_in(args->b_z, nH);
+            const cellgen_rows<const store> b_r_rows = cg_in(args->b_r, nH);
+            const cellgen_rows<const real> x_w_z_h_prev_rows = cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH));
+            const cellgen_rows<const real> x_w_r_h_prev_rows = cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH));
+            const cellgen_rows<store> z_rows = cg_rows((args->z ? args->z + step * nB * nH : forward_z), nH);
+            const cellgen_rows<store> r_rows = cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_prev_r_rows = cg_rows(forward_h_prev_r, nH);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real b_z = cg_load(b_z_rows, 0, unit);
+            const real b_r = cg_load(b_r_rows, 0, unit);
+            const real x_w_z_h_prev = cg_load(x_w_z_h_prev_rows, row, unit);
+            const real x_w_r_h_prev = cg_load(x_w_r_h_prev_rows, row, unit);
+            const real z_bar = b_z + x_w_z_h_prev;
+            const real r_bar = b_r + x_w_r_h_prev;
+            const real z = cg_sigmoid(z_bar);
+            cg_store(z_rows, row, unit, z);
+            const real r = cg_sigmoid(r_bar);
+            cg_store_if(r_rows, row, unit, r);
+            const real h_prev_r = h_prev * r;
+            cg_store(h_prev_r_rows, row, unit, h_prev_r);
+}
+        __syncthreads();
+        /* h_prev_r @ [u_n] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_prev_r, nH), shared_2, cg_rows(forward_2_sums + step * nB * nH, nH), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* n_bar = b_n + x_w_n_h_prev_r
+             * n = tanh(n_bar)
+             * h = h_prev * z + (1 - z) * n */
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> b_n_rows = cg_in(args->b_n, nH);
+            const cellgen_rows<const store> z_rows = cg_in((args->z ? args->z + step * nB * nH : forward_z), nH);
+            const cellgen_rows<const real> x_w_n_h_prev_r_rows = cg_in(forward_2_sums + step * nB * nH, nH);
+            const cellgen_rows<store> n_rows = cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real b_n = cg_load(b_n_rows, 0, unit);
+            const real z = cg_load(z_rows, row, unit);
+            const real x_w_n_h_prev_r = cg_load(x_w_n_h_prev_r_rows, row, unit);
+            const real n_bar = b_n + x_w_n_h_prev_r;
+            const real n = cg_tanh(n_bar);
+            cg_store_if(n_rows, row, unit, n);
+            const real h = h_prev * z + (1 - z) * n;
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -752,27 +845,32 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forward)(
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
     /* x @ [w_n], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w_n, nH, forward_2_sums, nH, 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* h_prev @ [u_z, u_r] */
-        cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_forward_1), nB, nH,
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->b_z, nH),
-            cg_in(args->b_r, nH),
-            cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
-            cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
-            cg_rows((args->z ? args->z + step * nB * nH : forward_z), nH),
-            cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH),
-            cg_rows(forward_h_prev_r, nH));
-        /* h_prev_r @ [u_n] */
-        cg_gemm_nn(&run, nB, nH, nH, forward_h_prev_r, nH, args->u_n, nH, forward_2_sums + step * nB * nH, nH, 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_forward_2), nB, nH,
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->b_n, nH),
-            cg_in((args->z ? args->z + step * nB * nH : forward_z), nH),
-            cg_in(forward_2_sums + step * nB * nH, nH),
-            cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(gru_reset_before_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_z, forward_h_prev_r, forward_2_sums);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* h_prev @ [u_z, u_r] */
+            cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_forward_1), nB, nH,
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->b_z, nH),
+                cg_in(args->b_r, nH),
+                cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
+                cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
+                cg_rows((args->z ? args->z + step * nB * nH : forward_z), nH),
+                cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH),
+                cg_rows(forward_h_prev_r, nH));
+            /* h_prev_r @ [u_n] */
+            cg_gemm_nn(&run, nB, nH, nH, forward_h_prev_r, nH, args->u_n, nH, forward_2_sums + step * nB * nH, nH, 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_forward_2), nB, nH,
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->b_n, nH),
+                cg_in((args->z ? args->z + step * nB * nH : forward_z), nH),
+                cg_in(forward_2_sums + step * nB * nH, nH),
+                cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     return run.error;
@@ -809,6 +907,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward_args);
 
@@ -938,6 +1037,106 @@ __global__ void CELLGEN_CUDA_NAME(gru_reset_before_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_z, d_b_z_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(gru_reset_before_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair,
+    real *reverse_d_h_in,
+    real *reverse_2_sums,
+    real *reverse_3_sums,
+    store *reverse_3_weights_1)
+{
+    const CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->u_n, nH), 1, nH, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nH) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(reverse_3_weights_1, nH), 0, 2 * nH, 1 * (nH), shared_2);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_in = d_h + d_h_next
+             * d_n = d_h_in * (1 - z)
+             * d_n_bar = d_n * (1 - n**2)
+             * d_z = d_h_in * (h_prev - n)
+             * d_z_bar = d_z * (1 - z) * z */
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
+            const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
+            const cellgen_rows<store> d_n_bar_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
+            const cellgen_rows<store> d_z_bar_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real z = cg_load(z_rows, row, unit);
+            const real n = cg_load(n_rows, row, unit);
+            const real d_h_in = d_h + d_h_next;
+            cg_store(d_h_in_rows, row, unit, d_h_in);
+            const real d_n = d_h_in * (1 - z);
+            const real d_n_bar = d_n * (1 - n * n);
+            cg_store(d_n_bar_rows, row, unit, d_n_bar);
+            const real d_z = d_h_in * (h_prev - n);
+            const real d_z_bar = d_z * (1 - z) * z;
+            cg_store(d_z_bar_rows, row, unit, d_z_bar);
+}
+        __syncthreads();
+        /* d_n_bar @ [u_n.T] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (3 * nH), (3 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_r = d_h_prev_r * h_prev
+             * d_r_bar = d_r * (1 - r) * r */
+            const cellgen_rows<const real> d_h_prev_r_rows = cg_in(reverse_2_sums, nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
+            const cellgen_rows<store> d_r_bar_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
+            const real d_h_prev_r = cg_load(d_h_prev_r_rows, row, unit);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real r = cg_load(r_rows, row, unit);
+            const real d_r = d_h_prev_r * h_prev;
+            const real d_r_bar = d_r * (1 - r) * r;
+            cg_store(d_r_bar_rows, row, unit, d_r_bar);
+}
+        __syncthreads();
+        /* d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
+        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (3 * nH) + nH, (3 * nH)), shared_2, cg_rows(reverse_3_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_prev = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar */
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
+            const cellgen_rows<const real> d_h_prev_r_rows = cg_in(reverse_2_sums, nH);
+            const cellgen_rows<const real> d_h_prev_1_d_z_bar_rows = cg_in(reverse_3_sums, nH);
+            const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
+            const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
+            const real d_h_prev_r = cg_load(d_h_prev_r_rows, row, unit);
+            const real d_h_prev_1_d_z_bar = cg_load(d_h_prev_1_d_z_bar_rows, row, unit);
+            const real z = cg_load(z_rows, row, unit);
+            const real r = cg_load(r_rows, row, unit);
+            const real d_h_prev = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar;
+            cg_store(d_h_prev_rows, row, unit, d_h_prev);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -1025,32 +1224,37 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward)(
     cg_turn(&run, nH, nI, cg_rows(deferred_8_weights_1 + nH * nI, nI), cg_in(args->w_r, nH));
     cg_turn(&run, nH, nI, cg_rows(deferred_8_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_z, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->z + step * nB * nH, nH),
-            cg_in(args->n + step * nB * nH, nH),
-            cg_rows(reverse_d_h_in, nH),
-            cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
-            cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH)));
-        /* d_n_bar @ [u_n.T] */
-        cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (3 * nH), (3 * nH), args->u_n, nH, reverse_2_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_reverse_2), nB, nH,
-            cg_in(reverse_2_sums, nH),
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->r + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)));
-        /* d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
-        cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (3 * nH) + nH, (3 * nH), reverse_3_weights_1, nH, reverse_3_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_reverse_3), nB, nH,
-            cg_in(reverse_d_h_in, nH),
-            cg_in(reverse_2_sums, nH),
-            cg_in(reverse_3_sums, nH),
-            cg_in(args->z + step * nB * nH, nH),
-            cg_in(args->r + step * nB * nH, nH),
-            cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH + (2 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(gru_reset_before_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_3_sums, reverse_3_weights_1);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->z + step * nB * nH, nH),
+                cg_in(args->n + step * nB * nH, nH),
+                cg_rows(reverse_d_h_in, nH),
+                cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
+                cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH)));
+            /* d_n_bar @ [u_n.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (3 * nH), (3 * nH), args->u_n, nH, reverse_2_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_reverse_2), nB, nH,
+                cg_in(reverse_2_sums, nH),
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->r + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)));
+            /* d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
+            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (3 * nH) + nH, (3 * nH), reverse_3_weights_1, nH, reverse_3_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_reverse_3), nB, nH,
+                cg_in(reverse_d_h_in, nH),
+                cg_in(reverse_2_sums, nH),
+                cg_in(reverse_3_sums, nH),
+                cg_in(args->z + step * nB * nH, nH),
+                cg_in(args->r + step * nB * nH, nH),
+                cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_deferred_1), nT * nB, nH,

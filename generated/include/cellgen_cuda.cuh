@@ -25,6 +25,19 @@
         }                                                                                          \
     } while (0)
 #define CELLGEN_LAUNCH_BLOCKS CELLGEN_LAUNCH
+#define CELLGEN_LAUNCH_SHARED(run, kernel, grid, block, bytes, ...)                                \
+    do {                                                                                           \
+        if (!(run)->error)                                                                         \
+            (run)->error = cellgen_cuda_code(cudaFuncSetAttribute(                                 \
+                kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes)));               \
+        if (!(run)->error) {                                                                       \
+            (kernel)<<<grid, block, bytes, (run)->stream>>>(__VA_ARGS__);                          \
+            (run)->error = cellgen_cuda_code(cudaGetLastError());                                  \
+        }                                                                                          \
+    } while (0)
+#define CELLGEN_DYNAMIC_SHARED(type, name)                                                         \
+    extern __shared__ double cellgen_dynamic_shared[];                                             \
+    type *const name = (type *)(void *)cellgen_dynamic_shared
 #define CELLGEN_SHARED(type, name, count) __shared__ type name[count]
 #endif
 
@@ -59,8 +72,14 @@ template <typename E> struct cellgen_rows {
     int64_t stride;
 };
 
-template <typename E> inline cellgen_rows<E> cg_rows(E *at, int64_t stride) { return {at, stride}; }
-template <typename E> inline cellgen_rows<const E> cg_in(E *at, int64_t stride) { return {at, stride}; }
+template <typename E> inline __host__ __device__ cellgen_rows<E> cg_rows(E *at, int64_t stride)
+{
+    return {at, stride};
+}
+template <typename E> inline __host__ __device__ cellgen_rows<const E> cg_in(E *at, int64_t stride)
+{
+    return {at, stride};
+}
 
 template <typename E> inline __device__ auto cg_load(cellgen_rows<E> rows, int64_t row, int64_t unit)
 {

@@ -120,6 +120,10 @@ class cellgen_emulator {
         return theirs;
     }
 
+    /* Shared memory whose size the launch gives. */
+    void grant(size_t bytes) { dynamic_.assign(bytes + 1, 0xff); }
+    void *granted() { return dynamic_.data(); }
+
     /* Shared memory is known by the line that declares it. */
     void *shared(const char *file, int line, size_t bytes)
     {
@@ -173,6 +177,7 @@ class cellgen_emulator {
 
     void poison_shared()
     {
+        dynamic_.assign(dynamic_.size(), 0xff);
         for (auto &entry : shared_) entry.second.assign(entry.second.size(), 0xff);
     }
 
@@ -266,6 +271,7 @@ class cellgen_emulator {
     const void *given_ = nullptr;
     ucontext_t scheduler_;
     std::vector<Thread> fibers_;
+    std::vector<unsigned char> dynamic_;
     std::vector<unsigned long long> put_down_;
     std::map<std::pair<std::string, int>, std::vector<unsigned char>> shared_;
 };
@@ -300,6 +306,16 @@ class cellgen_emulator {
             cellgen_emulator::one().run_blocks(grid, block, [=]() { (kernel)(__VA_ARGS__); });     \
     } while (0)
 
+#define CELLGEN_LAUNCH_SHARED(run, kernel, grid, block, bytes, ...)                                \
+    do {                                                                                           \
+        if (!(run)->error) {                                                                       \
+            cellgen_emulator::one().grant(bytes);                                                  \
+            cellgen_emulator::one().run_blocks(grid, block, [=]() { (kernel)(__VA_ARGS__); });     \
+        }                                                                                          \
+    } while (0)
+#define CELLGEN_DYNAMIC_SHARED(type, name)                                                         \
+    type *const name = (type *)cellgen_emulator::one().granted()
+
 /* -------------------------------------------------------------------- the runtime of the host */
 
 typedef void *cudaStream_t;
@@ -307,6 +323,7 @@ typedef void *cudaGraph_t;
 typedef void *cudaGraphExec_t;
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2 };
 enum { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
+enum { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
 enum { cudaMemoryTypeHost = 1, cudaMemoryTypeDevice = 2, cudaMemoryTypeManaged = 3 };
 enum { cudaStreamCaptureModeThreadLocal = 1 };
 
@@ -324,7 +341,11 @@ inline cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess;
 inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 inline cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int)
 {
-    return *value = attribute == cudaDevAttrComputeCapabilityMajor ? 8 : 0, cudaSuccess;
+    *value = 0;
+    if (attribute == cudaDevAttrComputeCapabilityMajor) *value = 8;
+    if (attribute == cudaDevAttrMultiProcessorCount) *value = 4;
+    if (attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin) *value = 99 << 10;
+    return cudaSuccess;
 }
 inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *found, const void *)
 {

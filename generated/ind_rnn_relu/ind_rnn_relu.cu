@@ -9,6 +9,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "ind_rnn_relu.cu"
 #undef CELLGEN_STORE
@@ -35,6 +36,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(ind_rnn_relu_cuda_forward_args);
 
@@ -112,6 +114,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(ind_rnn_relu_cuda_backward_args);
 
@@ -185,6 +188,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(ind_rnn_relu_cuda_weight_gradients_args);
 
@@ -269,6 +273,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(ind_rnn_relu_cuda_sequence_forward_args);
 
@@ -292,6 +297,40 @@ __global__ void CELLGEN_CUDA_NAME(ind_rnn_relu_forward_1)(
     const real h_bar = h_prev * u + b + x_w;
     const real h = cg_relu(h_bar);
     cg_store(h_rows, row, unit, h);
+}
+
+/* A thread takes one unit of one row through all steps. */
+__global__ void CELLGEN_CUDA_NAME(ind_rnn_relu_forward_stream)(
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(ind_rnn_relu_cuda_sequence_forward_args) call,
+    real *forward_1_sums)
+{
+    const CELLGEN_CUDA_NAME(ind_rnn_relu_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= nB || unit >= nH) return;
+    real h_prev = cg_load(cg_in(args->h_prev, nH), row, unit);
+    for (int64_t step = 0; step < nT; ++step) {
+        /* h_bar = h_prev * u + b + x_w
+         * h = relu(h_bar) */
+        const cellgen_rows<const store> u_rows = cg_in(args->u, nH);
+        const cellgen_rows<const store> b_rows = cg_in(args->b, nH);
+        const cellgen_rows<const real> x_w_rows = cg_in(forward_1_sums + step * nB * nH, nH);
+        const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+        const real u = cg_load(u_rows, 0, unit);
+        const real b = cg_load(b_rows, 0, unit);
+        const real x_w = cg_load(x_w_rows, row, unit);
+        const real h_bar = h_prev * u + b + x_w;
+        const real h = cg_relu(h_bar);
+        cg_store(h_rows, row, unit, h);
+        h_prev = cg_as_stored<store>(h);
+    }
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ind_rnn_relu_cuda_sequence_forward_workspace_size)(
@@ -325,13 +364,17 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ind_rnn_relu_cuda_sequence_forward)(
     if (status) return status;
     /* x @ [w], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_1_sums, nH, 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ind_rnn_relu_forward_1), nB, nH,
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->u, nH),
-            cg_in(args->b, nH),
-            cg_in(forward_1_sums + step * nB * nH, nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    if (args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
+        CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(ind_rnn_relu_forward_stream), nB, nH, nT, nB, nI, nH, *args, forward_1_sums);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ind_rnn_relu_forward_1), nB, nH,
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->u, nH),
+                cg_in(args->b, nH),
+                cg_in(forward_1_sums + step * nB * nH, nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     return run.error;
@@ -355,6 +398,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(ind_rnn_relu_cuda_sequence_backward_args);
 
@@ -411,6 +455,44 @@ __global__ void CELLGEN_CUDA_NAME(ind_rnn_relu_deferred_1_over_rows)(
     cellgen_chunk_total(d_u, d_u_rows, units, unit);
 }
 
+/* A thread takes one unit of one row through all steps. */
+__global__ void CELLGEN_CUDA_NAME(ind_rnn_relu_reverse_stream)(
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(ind_rnn_relu_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair)
+{
+    const CELLGEN_CUDA_NAME(ind_rnn_relu_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= nB || unit >= nH) return;
+    real d_h_next = cg_load(cg_in(d_h_prev_pair + nT % 2 * nB * nH, nH), row, unit);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        /* d_h_in = d_h + d_h_next
+         * d_h_bar = d_h_in * (h > 0)
+         * d_h_prev = d_h_bar * u */
+        const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+        const cellgen_rows<const store> u_rows = cg_in(args->u, nH);
+        const cellgen_rows<const store> h_rows = cg_in(args->h + step * nB * nH, nH);
+        const cellgen_rows<store> d_h_bar_rows = cg_rows(adjoints + step * nB * nH, nH);
+        const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+        const real u = cg_load(u_rows, 0, unit);
+        const real h = cg_load(h_rows, row, unit);
+        const real d_h_in = d_h + d_h_next;
+        const real d_h_bar = d_h_in * cg_gt(h, 0);
+        cg_store(d_h_bar_rows, row, unit, d_h_bar);
+        const real d_h_prev = d_h_bar * u;
+        d_h_next = d_h_prev;
+    }
+    cg_store(cg_rows(d_h_prev_pair, nH), row, unit, d_h_next);
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ind_rnn_relu_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -453,14 +535,18 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ind_rnn_relu_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ind_rnn_relu_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in(args->u, nH),
-            cg_in(args->h + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * nH, nH),
-            cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+    if (args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
+        CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(ind_rnn_relu_reverse_stream), nB, nH, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ind_rnn_relu_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in(args->u, nH),
+                cg_in(args->h + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * nH, nH),
+                cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(ind_rnn_relu_deferred_1_over_rows), nT * nB, nH,

@@ -11,6 +11,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "janet.cu"
 #undef CELLGEN_STORE
@@ -41,6 +42,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(janet_cuda_forward_args);
 
@@ -144,6 +146,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(janet_cuda_backward_args);
 
@@ -326,6 +329,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(janet_cuda_weight_gradients_args);
 
@@ -426,6 +430,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(janet_cuda_sequence_forward_args);
 
@@ -458,6 +463,61 @@ __global__ void CELLGEN_CUDA_NAME(janet_forward_1)(
     cg_store_if(n_rows, row, unit, n);
     const real h = h_prev * cg_sigmoid(f_bar) + (1 - cg_sigmoid(f_bar - beta)) * n;
     cg_store(h_rows, row, unit, h);
+}
+
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(janet_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(janet_cuda_sequence_forward_args) call,
+    real *forward_1_sums,
+    store *forward_1_weights_2)
+{
+    const CELLGEN_CUDA_NAME(janet_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(forward_1_weights_2, 2 * nH), 0, nH, 2 * (nH), shared_1);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* h_prev @ [u_f, u_n] */
+        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* f_bar = b_f + x_w_f_h_prev
+             * n = tanh(b_n + x_w_n_h_prev)
+             * h = h_prev * sigmoid(f_bar) + (1 - sigmoid(f_bar - beta)) * n */
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
+            const cellgen_rows<const store> b_n_rows = cg_in(args->b_n, nH);
+            const real beta = args->beta;
+            const cellgen_rows<const real> x_w_f_h_prev_rows = cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH));
+            const cellgen_rows<const real> x_w_n_h_prev_rows = cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH));
+            const cellgen_rows<store> f_bar_rows = cg_rows((args->f_bar ? args->f_bar + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> n_rows = cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real b_f = cg_load(b_f_rows, 0, unit);
+            const real b_n = cg_load(b_n_rows, 0, unit);
+            const real x_w_f_h_prev = cg_load(x_w_f_h_prev_rows, row, unit);
+            const real x_w_n_h_prev = cg_load(x_w_n_h_prev_rows, row, unit);
+            const real f_bar = b_f + x_w_f_h_prev;
+            cg_store_if(f_bar_rows, row, unit, f_bar);
+            const real n = cg_tanh(b_n + x_w_n_h_prev);
+            cg_store_if(n_rows, row, unit, n);
+            const real h = h_prev * cg_sigmoid(f_bar) + (1 - cg_sigmoid(f_bar - beta)) * n;
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(janet_cuda_sequence_forward_workspace_size)(
@@ -504,19 +564,24 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(janet_cuda_sequence_forward)(
     cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2 + nH, 2 * nH), cg_in(args->u_n, nH));
     /* x @ [w_f, w_n], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* h_prev @ [u_f, u_n] */
-        cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(janet_forward_1), nB, nH,
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->b_f, nH),
-            cg_in(args->b_n, nH),
-            args->beta,
-            cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
-            cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
-            cg_rows((args->f_bar ? args->f_bar + step * nB * nH : nullptr), nH),
-            cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 2 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(janet_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* h_prev @ [u_f, u_n] */
+            cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(janet_forward_1), nB, nH,
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->b_f, nH),
+                cg_in(args->b_n, nH),
+                args->beta,
+                cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
+                cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
+                cg_rows((args->f_bar ? args->f_bar + step * nB * nH : nullptr), nH),
+                cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     return run.error;
@@ -548,6 +613,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(janet_cuda_sequence_backward_args);
 
@@ -638,6 +704,91 @@ __global__ void CELLGEN_CUDA_NAME(janet_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_f, d_b_f_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(janet_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(janet_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair,
+    real *reverse_d_h_in,
+    real *reverse_sigmoid_f_bar,
+    real *reverse_2_sums,
+    store *reverse_2_weights_1)
+{
+    const CELLGEN_CUDA_NAME(janet_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(reverse_2_weights_1, nH), 0, 2 * nH, 1 * (nH), shared_1);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_in = d_h + d_h_next
+             * sigmoid_f_bar = sigmoid(f_bar)
+             * d_sigmoid_sigmoid_pre = -d_h_in * n
+             * d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre
+             * d_sigmoid_f_bar = d_h_in * h_prev
+             * d_n = d_h_in * (1 - sigmoid_sigmoid_pre)
+             * d_n_pre = d_n * (1 - n**2)
+             * d_f_bar = d_sigmoid_pre + d_sigmoid_f_bar * (1 - sigmoid_f_bar) * sigmoid_f_bar */
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const real beta = args->beta;
+            const cellgen_rows<const store> f_bar_rows = cg_in(args->f_bar + step * nB * nH, nH);
+            const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
+            const cellgen_rows<real> sigmoid_f_bar_rows = cg_rows(reverse_sigmoid_f_bar, nH);
+            const cellgen_rows<store> d_n_pre_rows = cg_rows(adjoints + step * nB * (2 * nH), (2 * nH));
+            const cellgen_rows<store> d_f_bar_rows = cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH));
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real f_bar = cg_load(f_bar_rows, row, unit);
+            const real n = cg_load(n_rows, row, unit);
+            const real d_h_in = d_h + d_h_next;
+            cg_store(d_h_in_rows, row, unit, d_h_in);
+            const real sigmoid_f_bar = cg_sigmoid(f_bar);
+            cg_store(sigmoid_f_bar_rows, row, unit, sigmoid_f_bar);
+            const real sigmoid_sigmoid_pre = cg_sigmoid(f_bar - beta);
+            const real d_sigmoid_sigmoid_pre = -d_h_in * n;
+            const real d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre;
+            const real d_sigmoid_f_bar = d_h_in * h_prev;
+            const real d_n = d_h_in * (1 - sigmoid_sigmoid_pre);
+            const real d_n_pre = d_n * (1 - n * n);
+            cg_store(d_n_pre_rows, row, unit, d_n_pre);
+            const real d_f_bar = d_sigmoid_pre + d_sigmoid_f_bar * (1 - sigmoid_f_bar) * sigmoid_f_bar;
+            cg_store(d_f_bar_rows, row, unit, d_f_bar);
+}
+        __syncthreads();
+        /* d_n_pre @ [u_n.T]; d_f_bar @ [u_f.T] */
+        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (2 * nH), (2 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_prev = d_h_in * sigmoid_f_bar + d_h_prev_1_d_f_bar */
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
+            const cellgen_rows<const real> d_h_prev_1_d_f_bar_rows = cg_in(reverse_2_sums, nH);
+            const cellgen_rows<const real> sigmoid_f_bar_rows = cg_in(reverse_sigmoid_f_bar, nH);
+            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
+            const real d_h_prev_1_d_f_bar = cg_load(d_h_prev_1_d_f_bar_rows, row, unit);
+            const real sigmoid_f_bar = cg_load(sigmoid_f_bar_rows, row, unit);
+            const real d_h_prev = d_h_in * sigmoid_f_bar + d_h_prev_1_d_f_bar;
+            cg_store(d_h_prev_rows, row, unit, d_h_prev);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(janet_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -712,25 +863,30 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(janet_cuda_sequence_backward)(
     cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_1, nI), cg_in(args->w_n, nH));
     cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_1 + nH * nI, nI), cg_in(args->w_f, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(janet_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            args->beta,
-            cg_in(args->f_bar + step * nB * nH, nH),
-            cg_in(args->n + step * nB * nH, nH),
-            cg_rows(reverse_d_h_in, nH),
-            cg_rows(reverse_sigmoid_f_bar, nH),
-            cg_rows(adjoints + step * nB * (2 * nH), (2 * nH)),
-            cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH)));
-        /* d_n_pre @ [u_n.T]; d_f_bar @ [u_f.T] */
-        cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (2 * nH), (2 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(janet_reverse_2), nB, nH,
-            cg_in(reverse_d_h_in, nH),
-            cg_in(reverse_2_sums, nH),
-            cg_in(reverse_sigmoid_f_bar, nH),
-            cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (2 * nH) * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(janet_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_sigmoid_f_bar, reverse_2_sums, reverse_2_weights_1);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(janet_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                args->beta,
+                cg_in(args->f_bar + step * nB * nH, nH),
+                cg_in(args->n + step * nB * nH, nH),
+                cg_rows(reverse_d_h_in, nH),
+                cg_rows(reverse_sigmoid_f_bar, nH),
+                cg_rows(adjoints + step * nB * (2 * nH), (2 * nH)),
+                cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH)));
+            /* d_n_pre @ [u_n.T]; d_f_bar @ [u_f.T] */
+            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (2 * nH), (2 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(janet_reverse_2), nB, nH,
+                cg_in(reverse_d_h_in, nH),
+                cg_in(reverse_2_sums, nH),
+                cg_in(reverse_sigmoid_f_bar, nH),
+                cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(janet_deferred_1_over_rows), nT * nB, nH,

@@ -12,6 +12,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "lem.cu"
 #undef CELLGEN_STORE
@@ -50,6 +51,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lem_cuda_forward_args);
 
@@ -225,6 +227,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lem_cuda_backward_args);
 
@@ -514,6 +517,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lem_cuda_weight_gradients_args);
 
@@ -668,6 +672,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lem_cuda_sequence_forward_args);
 
@@ -740,6 +745,102 @@ __global__ void CELLGEN_CUDA_NAME(lem_forward_2)(
     cg_store(y_rows, row, unit, y);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(lem_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(lem_cuda_sequence_forward_args) call,
+    real *forward_1_sums,
+    store *forward_1_weights_2,
+    real *forward_dt_y,
+    real *forward_2_sums)
+{
+    const CELLGEN_CUDA_NAME(lem_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(forward_1_weights_2, 3 * nH), 0, nH, 3 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nH) * 3 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->w_y, nH), 0, nH, 1 * (nH), shared_2);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* y_prev @ [w_1, w_2, w_z] */
+        cg_block_product<3>(top, rows, nH, nH, cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH), (3 * nH)), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* sigmoid_sigmoid_pre = sigmoid(b_1 + x_v_1_y_prev)
+             * dt_y = dt * sigmoid_sigmoid_pre
+             * sigmoid_sigmoid_pre_2 = sigmoid(b_2 + x_v_2_y_prev)
+             * dt_z = dt * sigmoid_sigmoid_pre_2
+             * tanh_tanh_pre = tanh(b_z + x_v_z_y_prev)
+             * z = z_prev * (1 - dt_z) + dt_z * tanh_tanh_pre */
+            const cellgen_rows<const store> z_prev_rows = cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH);
+            const cellgen_rows<const store> b_1_rows = cg_in(args->b_1, nH);
+            const cellgen_rows<const store> b_2_rows = cg_in(args->b_2, nH);
+            const cellgen_rows<const store> b_z_rows = cg_in(args->b_z, nH);
+            const real dt = args->dt;
+            const cellgen_rows<const real> x_v_1_y_prev_rows = cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH));
+            const cellgen_rows<const real> x_v_2_y_prev_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH));
+            const cellgen_rows<const real> x_v_z_y_prev_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH));
+            const cellgen_rows<store> sigmoid_sigmoid_pre_rows = cg_rows((args->sigmoid_sigmoid_pre ? args->sigmoid_sigmoid_pre + step * nB * nH : nullptr), nH);
+            const cellgen_rows<real> dt_y_rows = cg_rows(forward_dt_y, nH);
+            const cellgen_rows<store> sigmoid_sigmoid_pre_2_rows = cg_rows((args->sigmoid_sigmoid_pre_2 ? args->sigmoid_sigmoid_pre_2 + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> tanh_tanh_pre_rows = cg_rows((args->tanh_tanh_pre ? args->tanh_tanh_pre + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> z_rows = cg_rows(args->z + step * nB * nH, nH);
+            const real z_prev = cg_load(z_prev_rows, row, unit);
+            const real b_1 = cg_load(b_1_rows, 0, unit);
+            const real b_2 = cg_load(b_2_rows, 0, unit);
+            const real b_z = cg_load(b_z_rows, 0, unit);
+            const real x_v_1_y_prev = cg_load(x_v_1_y_prev_rows, row, unit);
+            const real x_v_2_y_prev = cg_load(x_v_2_y_prev_rows, row, unit);
+            const real x_v_z_y_prev = cg_load(x_v_z_y_prev_rows, row, unit);
+            const real sigmoid_sigmoid_pre = cg_sigmoid(b_1 + x_v_1_y_prev);
+            cg_store_if(sigmoid_sigmoid_pre_rows, row, unit, sigmoid_sigmoid_pre);
+            const real dt_y = dt * sigmoid_sigmoid_pre;
+            cg_store(dt_y_rows, row, unit, dt_y);
+            const real sigmoid_sigmoid_pre_2 = cg_sigmoid(b_2 + x_v_2_y_prev);
+            cg_store_if(sigmoid_sigmoid_pre_2_rows, row, unit, sigmoid_sigmoid_pre_2);
+            const real dt_z = dt * sigmoid_sigmoid_pre_2;
+            const real tanh_tanh_pre = cg_tanh(b_z + x_v_z_y_prev);
+            cg_store_if(tanh_tanh_pre_rows, row, unit, tanh_tanh_pre);
+            const real z = z_prev * (1 - dt_z) + dt_z * tanh_tanh_pre;
+            cg_store(z_rows, row, unit, z);
+}
+        __syncthreads();
+        /* z @ [w_y] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(args->z + step * nB * nH, nH), shared_2, cg_rows(forward_2_sums + step * nB * nH, nH), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* tanh_tanh_pre_2 = tanh(b_y + x_v_y_z)
+             * y = y_prev * (1 - dt_y) + dt_y * tanh_tanh_pre_2 */
+            const cellgen_rows<const store> y_prev_rows = cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH);
+            const cellgen_rows<const store> b_y_rows = cg_in(args->b_y, nH);
+            const cellgen_rows<const real> dt_y_rows = cg_in(forward_dt_y, nH);
+            const cellgen_rows<const real> x_v_y_z_rows = cg_in(forward_2_sums + step * nB * nH, nH);
+            const cellgen_rows<store> tanh_tanh_pre_2_rows = cg_rows((args->tanh_tanh_pre_2 ? args->tanh_tanh_pre_2 + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> y_rows = cg_rows(args->y + step * nB * nH, nH);
+            const real y_prev = cg_load(y_prev_rows, row, unit);
+            const real b_y = cg_load(b_y_rows, 0, unit);
+            const real dt_y = cg_load(dt_y_rows, row, unit);
+            const real x_v_y_z = cg_load(x_v_y_z_rows, row, unit);
+            const real tanh_tanh_pre_2 = cg_tanh(b_y + x_v_y_z);
+            cg_store_if(tanh_tanh_pre_2_rows, row, unit, tanh_tanh_pre_2);
+            const real y = y_prev * (1 - dt_y) + dt_y * tanh_tanh_pre_2;
+            cg_store(y_rows, row, unit, y);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lem_cuda_sequence_forward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -803,32 +904,37 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_forward)(
     cg_gemm_nn(&run, nT * nB, 3 * nH, nI, args->x, nI, forward_1_weights_1, 3 * nH, forward_1_sums, (3 * nH), 0);
     /* x @ [v_y], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->v_y, nH, forward_2_sums, nH, 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* y_prev @ [w_1, w_2, w_z] */
-        cg_gemm_nn(&run, nB, 3 * nH, nH, (step ? args->y + (step - 1) * nB * nH : args->y_prev), nH, forward_1_weights_2, 3 * nH, forward_1_sums + step * nB * (3 * nH), (3 * nH), 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lem_forward_1), nB, nH,
-            cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH),
-            cg_in(args->b_1, nH),
-            cg_in(args->b_2, nH),
-            cg_in(args->b_z, nH),
-            args->dt,
-            cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH)),
-            cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)),
-            cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
-            cg_rows((args->sigmoid_sigmoid_pre ? args->sigmoid_sigmoid_pre + step * nB * nH : nullptr), nH),
-            cg_rows(forward_dt_y, nH),
-            cg_rows((args->sigmoid_sigmoid_pre_2 ? args->sigmoid_sigmoid_pre_2 + step * nB * nH : nullptr), nH),
-            cg_rows((args->tanh_tanh_pre ? args->tanh_tanh_pre + step * nB * nH : nullptr), nH),
-            cg_rows(args->z + step * nB * nH, nH));
-        /* z @ [w_y] */
-        cg_gemm_nn(&run, nB, nH, nH, args->z + step * nB * nH, nH, args->w_y, nH, forward_2_sums + step * nB * nH, nH, 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lem_forward_2), nB, nH,
-            cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH),
-            cg_in(args->b_y, nH),
-            cg_in(forward_dt_y, nH),
-            cg_in(forward_2_sums + step * nB * nH, nH),
-            cg_rows((args->tanh_tanh_pre_2 ? args->tanh_tanh_pre_2 + step * nB * nH : nullptr), nH),
-            cg_rows(args->y + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 3 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lem_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_dt_y, forward_2_sums);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* y_prev @ [w_1, w_2, w_z] */
+            cg_gemm_nn(&run, nB, 3 * nH, nH, (step ? args->y + (step - 1) * nB * nH : args->y_prev), nH, forward_1_weights_2, 3 * nH, forward_1_sums + step * nB * (3 * nH), (3 * nH), 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lem_forward_1), nB, nH,
+                cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH),
+                cg_in(args->b_1, nH),
+                cg_in(args->b_2, nH),
+                cg_in(args->b_z, nH),
+                args->dt,
+                cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH)),
+                cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)),
+                cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
+                cg_rows((args->sigmoid_sigmoid_pre ? args->sigmoid_sigmoid_pre + step * nB * nH : nullptr), nH),
+                cg_rows(forward_dt_y, nH),
+                cg_rows((args->sigmoid_sigmoid_pre_2 ? args->sigmoid_sigmoid_pre_2 + step * nB * nH : nullptr), nH),
+                cg_rows((args->tanh_tanh_pre ? args->tanh_tanh_pre + step * nB * nH : nullptr), nH),
+                cg_rows(args->z + step * nB * nH, nH));
+            /* z @ [w_y] */
+            cg_gemm_nn(&run, nB, nH, nH, args->z + step * nB * nH, nH, args->w_y, nH, forward_2_sums + step * nB * nH, nH, 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lem_forward_2), nB, nH,
+                cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH),
+                cg_in(args->b_y, nH),
+                cg_in(forward_dt_y, nH),
+                cg_in(forward_2_sums + step * nB * nH, nH),
+                cg_rows((args->tanh_tanh_pre_2 ? args->tanh_tanh_pre_2 + step * nB * nH : nullptr), nH),
+                cg_rows(args->y + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->y_last, nH), cg_in(nT > 0 ? args->y + (nT - 1) * nB * nH : args->y_prev, nH));
     cg_copy(&run, nB, nH, cg_rows(args->z_last, nH), cg_in(nT > 0 ? args->z + (nT - 1) * nB * nH : args->z_prev, nH));
@@ -878,6 +984,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lem_cuda_sequence_backward_args);
 
@@ -1034,6 +1141,148 @@ __global__ void CELLGEN_CUDA_NAME(lem_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_1, d_b_1_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(lem_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(lem_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_y_prev_pair,
+    real *d_z_prev_pair,
+    real *reverse_d_y_in,
+    real *reverse_d_z_in,
+    real *reverse_dt_y,
+    real *reverse_dt_z,
+    real *reverse_2_sums,
+    real *reverse_3_sums,
+    store *reverse_3_weights_1)
+{
+    const CELLGEN_CUDA_NAME(lem_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->w_y, nH), 1, nH, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nH) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(reverse_3_weights_1, nH), 0, 3 * nH, 1 * (nH), shared_2);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_y_in = d_y + d_y_next
+             * d_z_in = d_z + d_z_next
+             * dt_y = dt * sigmoid_sigmoid_pre
+             * dt_z = dt * sigmoid_sigmoid_pre_2
+             * d_tanh_tanh_pre_2 = d_y_in * dt_y
+             * d_tanh_pre_2 = d_tanh_tanh_pre_2 * (1 - tanh_tanh_pre_2**2)
+             * d_dt_y = d_y_in * (tanh_tanh_pre_2 - y_prev)
+             * d_sigmoid_sigmoid_pre = d_dt_y * dt
+             * d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre */
+            const cellgen_rows<const store> d_y_rows = cg_in((args->d_y ? args->d_y + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_y_next_rows = cg_in(d_y_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> d_z_rows = cg_in((args->d_z ? args->d_z + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_z_next_rows = cg_in(d_z_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> y_prev_rows = cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH);
+            const real dt = args->dt;
+            const cellgen_rows<const store> sigmoid_sigmoid_pre_rows = cg_in(args->sigmoid_sigmoid_pre + step * nB * nH, nH);
+            const cellgen_rows<const store> sigmoid_sigmoid_pre_2_rows = cg_in(args->sigmoid_sigmoid_pre_2 + step * nB * nH, nH);
+            const cellgen_rows<const store> tanh_tanh_pre_2_rows = cg_in(args->tanh_tanh_pre_2 + step * nB * nH, nH);
+            const cellgen_rows<real> d_y_in_rows = cg_rows(reverse_d_y_in, nH);
+            const cellgen_rows<real> d_z_in_rows = cg_rows(reverse_d_z_in, nH);
+            const cellgen_rows<real> dt_y_rows = cg_rows(reverse_dt_y, nH);
+            const cellgen_rows<real> dt_z_rows = cg_rows(reverse_dt_z, nH);
+            const cellgen_rows<store> d_tanh_pre_2_rows = cg_rows(adjoints + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<store> d_sigmoid_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+            const real d_y = cg_load_or_zero(d_y_rows, row, unit);
+            const real d_y_next = cg_load(d_y_next_rows, row, unit);
+            const real d_z = cg_load_or_zero(d_z_rows, row, unit);
+            const real d_z_next = cg_load(d_z_next_rows, row, unit);
+            const real y_prev = cg_load(y_prev_rows, row, unit);
+            const real sigmoid_sigmoid_pre = cg_load(sigmoid_sigmoid_pre_rows, row, unit);
+            const real sigmoid_sigmoid_pre_2 = cg_load(sigmoid_sigmoid_pre_2_rows, row, unit);
+            const real tanh_tanh_pre_2 = cg_load(tanh_tanh_pre_2_rows, row, unit);
+            const real d_y_in = d_y + d_y_next;
+            cg_store(d_y_in_rows, row, unit, d_y_in);
+            const real d_z_in = d_z + d_z_next;
+            cg_store(d_z_in_rows, row, unit, d_z_in);
+            const real dt_y = dt * sigmoid_sigmoid_pre;
+            cg_store(dt_y_rows, row, unit, dt_y);
+            const real dt_z = dt * sigmoid_sigmoid_pre_2;
+            cg_store(dt_z_rows, row, unit, dt_z);
+            const real d_tanh_tanh_pre_2 = d_y_in * dt_y;
+            const real d_tanh_pre_2 = d_tanh_tanh_pre_2 * (1 - tanh_tanh_pre_2 * tanh_tanh_pre_2);
+            cg_store(d_tanh_pre_2_rows, row, unit, d_tanh_pre_2);
+            const real d_dt_y = d_y_in * (tanh_tanh_pre_2 - y_prev);
+            const real d_sigmoid_sigmoid_pre = d_dt_y * dt;
+            const real d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre;
+            cg_store(d_sigmoid_pre_rows, row, unit, d_sigmoid_pre);
+}
+        __syncthreads();
+        /* d_tanh_pre_2 @ [w_y.T] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (4 * nH), (4 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_z_total = d_z_in + d_z_total_1
+             * d_tanh_tanh_pre = d_z_total * dt_z
+             * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
+             * d_dt_z = d_z_total * (tanh_tanh_pre - z_prev)
+             * d_sigmoid_sigmoid_pre_2 = d_dt_z * dt
+             * d_sigmoid_pre_2 = d_sigmoid_sigmoid_pre_2 * (1 - sigmoid_sigmoid_pre_2) * sigmoid_sigmoid_pre_2
+             * d_z_prev = d_z_total * (1 - dt_z) */
+            const cellgen_rows<const real> d_z_in_rows = cg_in(reverse_d_z_in, nH);
+            const cellgen_rows<const real> d_z_total_1_rows = cg_in(reverse_2_sums, nH);
+            const cellgen_rows<const store> z_prev_rows = cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH);
+            const real dt = args->dt;
+            const cellgen_rows<const real> dt_z_rows = cg_in(reverse_dt_z, nH);
+            const cellgen_rows<const store> sigmoid_sigmoid_pre_2_rows = cg_in(args->sigmoid_sigmoid_pre_2 + step * nB * nH, nH);
+            const cellgen_rows<const store> tanh_tanh_pre_rows = cg_in(args->tanh_tanh_pre + step * nB * nH, nH);
+            const cellgen_rows<store> d_tanh_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH));
+            const cellgen_rows<store> d_sigmoid_pre_2_rows = cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+            const cellgen_rows<real> d_z_prev_rows = cg_rows(d_z_prev_pair + step % 2 * nB * nH, nH);
+            const real d_z_in = cg_load(d_z_in_rows, row, unit);
+            const real d_z_total_1 = cg_load(d_z_total_1_rows, row, unit);
+            const real z_prev = cg_load(z_prev_rows, row, unit);
+            const real dt_z = cg_load(dt_z_rows, row, unit);
+            const real sigmoid_sigmoid_pre_2 = cg_load(sigmoid_sigmoid_pre_2_rows, row, unit);
+            const real tanh_tanh_pre = cg_load(tanh_tanh_pre_rows, row, unit);
+            const real d_z_total = d_z_in + d_z_total_1;
+            const real d_tanh_tanh_pre = d_z_total * dt_z;
+            const real d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
+            cg_store(d_tanh_pre_rows, row, unit, d_tanh_pre);
+            const real d_dt_z = d_z_total * (tanh_tanh_pre - z_prev);
+            const real d_sigmoid_sigmoid_pre_2 = d_dt_z * dt;
+            const real d_sigmoid_pre_2 = d_sigmoid_sigmoid_pre_2 * (1 - sigmoid_sigmoid_pre_2) * sigmoid_sigmoid_pre_2;
+            cg_store(d_sigmoid_pre_2_rows, row, unit, d_sigmoid_pre_2);
+            const real d_z_prev = d_z_total * (1 - dt_z);
+            cg_store(d_z_prev_rows, row, unit, d_z_prev);
+}
+        __syncthreads();
+        /* d_tanh_pre @ [w_z.T]; d_sigmoid_pre_2 @ [w_2.T]; d_sigmoid_pre @ [w_1.T] */
+        cg_block_product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (4 * nH) + nH, (4 * nH)), shared_2, cg_rows(reverse_3_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_y_prev = d_y_in * (1 - dt_y) + d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre */
+            const cellgen_rows<const real> d_y_in_rows = cg_in(reverse_d_y_in, nH);
+            const cellgen_rows<const real> d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_2 = cg_in(reverse_3_sums, nH);
+            const cellgen_rows<const real> dt_y_rows = cg_in(reverse_dt_y, nH);
+            const cellgen_rows<real> d_y_prev_rows = cg_rows(d_y_prev_pair + step % 2 * nB * nH, nH);
+            const real d_y_in = cg_load(d_y_in_rows, row, unit);
+            const real d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre = cg_load(d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_2, row, unit);
+            const real dt_y = cg_load(dt_y_rows, row, unit);
+            const real d_y_prev = d_y_in * (1 - dt_y) + d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre;
+            cg_store(d_y_prev_rows, row, unit, d_y_prev);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lem_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -1145,43 +1394,48 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
     cg_turn(&run, nH, nI, cg_rows(deferred_10_weights_1 + (3 * nH) * nI, nI), cg_in(args->v_1, nH));
     cg_copy(&run, nB, nH, cg_rows(d_y_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_y_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_z_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_z_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lem_reverse_1), nB, nH,
-            cg_in((args->d_y ? args->d_y + step * nB * nH : nullptr), nH),
-            cg_in(d_y_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((args->d_z ? args->d_z + step * nB * nH : nullptr), nH),
-            cg_in(d_z_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH),
-            args->dt,
-            cg_in(args->sigmoid_sigmoid_pre + step * nB * nH, nH),
-            cg_in(args->sigmoid_sigmoid_pre_2 + step * nB * nH, nH),
-            cg_in(args->tanh_tanh_pre_2 + step * nB * nH, nH),
-            cg_rows(reverse_d_y_in, nH),
-            cg_rows(reverse_d_z_in, nH),
-            cg_rows(reverse_dt_y, nH),
-            cg_rows(reverse_dt_z, nH),
-            cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
-            cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)));
-        /* d_tanh_pre_2 @ [w_y.T] */
-        cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (4 * nH), (4 * nH), args->w_y, nH, reverse_2_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lem_reverse_2), nB, nH,
-            cg_in(reverse_d_z_in, nH),
-            cg_in(reverse_2_sums, nH),
-            cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH),
-            args->dt,
-            cg_in(reverse_dt_z, nH),
-            cg_in(args->sigmoid_sigmoid_pre_2 + step * nB * nH, nH),
-            cg_in(args->tanh_tanh_pre + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
-            cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-            cg_rows(d_z_prev_pair + step % 2 * nB * nH, nH));
-        /* d_tanh_pre @ [w_z.T]; d_sigmoid_pre_2 @ [w_2.T]; d_sigmoid_pre @ [w_1.T] */
-        cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (4 * nH) + nH, (4 * nH), reverse_3_weights_1, nH, reverse_3_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lem_reverse_3), nB, nH,
-            cg_in(reverse_d_y_in, nH),
-            cg_in(reverse_3_sums, nH),
-            cg_in(reverse_dt_y, nH),
-            cg_rows(d_y_prev_pair + step % 2 * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH + (3 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lem_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_y_prev_pair, d_z_prev_pair, reverse_d_y_in, reverse_d_z_in, reverse_dt_y, reverse_dt_z, reverse_2_sums, reverse_3_sums, reverse_3_weights_1);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lem_reverse_1), nB, nH,
+                cg_in((args->d_y ? args->d_y + step * nB * nH : nullptr), nH),
+                cg_in(d_y_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((args->d_z ? args->d_z + step * nB * nH : nullptr), nH),
+                cg_in(d_z_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH),
+                args->dt,
+                cg_in(args->sigmoid_sigmoid_pre + step * nB * nH, nH),
+                cg_in(args->sigmoid_sigmoid_pre_2 + step * nB * nH, nH),
+                cg_in(args->tanh_tanh_pre_2 + step * nB * nH, nH),
+                cg_rows(reverse_d_y_in, nH),
+                cg_rows(reverse_d_z_in, nH),
+                cg_rows(reverse_dt_y, nH),
+                cg_rows(reverse_dt_z, nH),
+                cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)));
+            /* d_tanh_pre_2 @ [w_y.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (4 * nH), (4 * nH), args->w_y, nH, reverse_2_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lem_reverse_2), nB, nH,
+                cg_in(reverse_d_z_in, nH),
+                cg_in(reverse_2_sums, nH),
+                cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH),
+                args->dt,
+                cg_in(reverse_dt_z, nH),
+                cg_in(args->sigmoid_sigmoid_pre_2 + step * nB * nH, nH),
+                cg_in(args->tanh_tanh_pre + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                cg_rows(d_z_prev_pair + step % 2 * nB * nH, nH));
+            /* d_tanh_pre @ [w_z.T]; d_sigmoid_pre_2 @ [w_2.T]; d_sigmoid_pre @ [w_1.T] */
+            cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (4 * nH) + nH, (4 * nH), reverse_3_weights_1, nH, reverse_3_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lem_reverse_3), nB, nH,
+                cg_in(reverse_d_y_in, nH),
+                cg_in(reverse_3_sums, nH),
+                cg_in(reverse_dt_y, nH),
+                cg_rows(d_y_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_y_prev, nH), cg_in(d_y_prev_pair, nH));
     cg_copy(&run, nB, nH, cg_rows(args->d_z_prev, nH), cg_in(d_z_prev_pair, nH));

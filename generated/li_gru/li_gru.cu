@@ -11,6 +11,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "li_gru.cu"
 #undef CELLGEN_STORE
@@ -40,6 +41,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(li_gru_cuda_forward_args);
 
@@ -148,6 +150,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(li_gru_cuda_backward_args);
 
@@ -321,6 +324,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(li_gru_cuda_weight_gradients_args);
 
@@ -458,6 +462,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(li_gru_cuda_sequence_forward_args);
 
@@ -491,6 +496,66 @@ __global__ void CELLGEN_CUDA_NAME(li_gru_forward_1)(
     cg_store_if(n_rows, row, unit, n);
     const real h = h_prev * z + (1 - z) * n;
     cg_store(h_rows, row, unit, h);
+}
+
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(li_gru_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(li_gru_cuda_sequence_forward_args) call,
+    real *forward_1_sums)
+{
+    const CELLGEN_CUDA_NAME(li_gru_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->u_z, nH), 0, nH, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nH) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->u_n, nH), 0, nH, 1 * (nH), shared_2);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* h_prev @ [u_z] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)), 1);
+        /* h_prev @ [u_n] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH)), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* z = sigmoid(b_z + x_w_z_h_prev)
+             * n = relu(b_n + x_w_n + h_prev_u_n)
+             * h = h_prev * z + (1 - z) * n */
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> b_z_rows = cg_in(args->b_z, nH);
+            const cellgen_rows<const store> b_n_rows = cg_in(args->b_n, nH);
+            const cellgen_rows<const real> x_w_z_h_prev_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH));
+            const cellgen_rows<const real> x_w_n_rows = cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH));
+            const cellgen_rows<const real> h_prev_u_n_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH));
+            const cellgen_rows<store> z_rows = cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> n_rows = cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real b_z = cg_load(b_z_rows, 0, unit);
+            const real b_n = cg_load(b_n_rows, 0, unit);
+            const real x_w_z_h_prev = cg_load(x_w_z_h_prev_rows, row, unit);
+            const real x_w_n = cg_load(x_w_n_rows, row, unit);
+            const real h_prev_u_n = cg_load(h_prev_u_n_rows, row, unit);
+            const real z = cg_sigmoid(b_z + x_w_z_h_prev);
+            cg_store_if(z_rows, row, unit, z);
+            const real n = cg_relu(b_n + x_w_n + h_prev_u_n);
+            cg_store_if(n_rows, row, unit, n);
+            const real h = h_prev * z + (1 - z) * n;
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(li_gru_cuda_sequence_forward_workspace_size)(
@@ -532,21 +597,26 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_forward)(
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 2 * nH), cg_in(args->w_z, nH));
     /* x @ [w_n, w_z], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (3 * nH), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* h_prev @ [u_z] */
-        cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u_z, nH, forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH), 1);
-        /* h_prev @ [u_n] */
-        cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u_n, nH, forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH), 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(li_gru_forward_1), nB, nH,
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->b_z, nH),
-            cg_in(args->b_n, nH),
-            cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)),
-            cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH)),
-            cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
-            cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH),
-            cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(li_gru_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* h_prev @ [u_z] */
+            cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u_z, nH, forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH), 1);
+            /* h_prev @ [u_n] */
+            cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u_n, nH, forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH), 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(li_gru_forward_1), nB, nH,
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->b_z, nH),
+                cg_in(args->b_n, nH),
+                cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)),
+                cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH)),
+                cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
+                cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH),
+                cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     return run.error;
@@ -577,6 +647,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(li_gru_cuda_sequence_backward_args);
 
@@ -679,6 +750,82 @@ __global__ void CELLGEN_CUDA_NAME(li_gru_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_z, d_b_z_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(li_gru_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(li_gru_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair,
+    real *reverse_d_h_in,
+    real *reverse_2_sums,
+    store *reverse_2_weights_1)
+{
+    const CELLGEN_CUDA_NAME(li_gru_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(reverse_2_weights_1, nH), 0, 2 * nH, 1 * (nH), shared_1);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_in = d_h + d_h_next
+             * d_n = d_h_in * (1 - z)
+             * d_h_prev_u_n = d_n * (n > 0)
+             * d_z = d_h_in * (h_prev - n)
+             * d_z_pre = d_z * (1 - z) * z */
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
+            const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
+            const cellgen_rows<store> d_n_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
+            const cellgen_rows<store> d_h_prev_u_n_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
+            const cellgen_rows<store> d_z_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real z = cg_load(z_rows, row, unit);
+            const real n = cg_load(n_rows, row, unit);
+            const real d_h_in = d_h + d_h_next;
+            cg_store(d_h_in_rows, row, unit, d_h_in);
+            const real d_n = d_h_in * (1 - z);
+            cg_store(d_n_rows, row, unit, d_n);
+            const real d_h_prev_u_n = d_n * cg_gt(n, 0);
+            cg_store(d_h_prev_u_n_rows, row, unit, d_h_prev_u_n);
+            const real d_z = d_h_in * (h_prev - n);
+            const real d_z_pre = d_z * (1 - z) * z;
+            cg_store(d_z_pre_rows, row, unit, d_z_pre);
+}
+        __syncthreads();
+        /* d_h_prev_u_n @ [u_n.T]; d_z_pre @ [u_z.T] */
+        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (3 * nH) + nH, (3 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_prev = d_h_in * z + d_h_prev_1_d_z_pre */
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
+            const cellgen_rows<const real> d_h_prev_1_d_z_pre_rows = cg_in(reverse_2_sums, nH);
+            const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
+            const real d_h_prev_1_d_z_pre = cg_load(d_h_prev_1_d_z_pre_rows, row, unit);
+            const real z = cg_load(z_rows, row, unit);
+            const real d_h_prev = d_h_in * z + d_h_prev_1_d_z_pre;
+            cg_store(d_h_prev_rows, row, unit, d_h_prev);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(li_gru_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -745,24 +892,29 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_backward)(
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1, nH), cg_in(args->u_n, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_z, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(li_gru_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->z + step * nB * nH, nH),
-            cg_in(args->n + step * nB * nH, nH),
-            cg_rows(reverse_d_h_in, nH),
-            cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
-            cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)),
-            cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH)));
-        /* d_h_prev_u_n @ [u_n.T]; d_z_pre @ [u_z.T] */
-        cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (3 * nH) + nH, (3 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(li_gru_reverse_2), nB, nH,
-            cg_in(reverse_d_h_in, nH),
-            cg_in(reverse_2_sums, nH),
-            cg_in(args->z + step * nB * nH, nH),
-            cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (2 * nH) * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(li_gru_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(li_gru_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->z + step * nB * nH, nH),
+                cg_in(args->n + step * nB * nH, nH),
+                cg_rows(reverse_d_h_in, nH),
+                cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
+                cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)),
+                cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH)));
+            /* d_h_prev_u_n @ [u_n.T]; d_z_pre @ [u_z.T] */
+            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (3 * nH) + nH, (3 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(li_gru_reverse_2), nB, nH,
+                cg_in(reverse_d_h_in, nH),
+                cg_in(reverse_2_sums, nH),
+                cg_in(args->z + step * nB * nH, nH),
+                cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(li_gru_deferred_1), nT * nB, nH,

@@ -12,6 +12,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "lif.cu"
 #undef CELLGEN_STORE
@@ -42,6 +43,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lif_cuda_forward_args);
 
@@ -134,6 +136,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lif_cuda_backward_args);
 
@@ -241,6 +244,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lif_cuda_weight_gradients_args);
 
@@ -319,6 +323,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lif_cuda_sequence_forward_args);
 
@@ -346,6 +351,55 @@ __global__ void CELLGEN_CUDA_NAME(lif_forward_1)(
     cg_store(v_rows, row, unit, v);
     const real s = cg_gt((v - threshold), 0);
     cg_store(s_rows, row, unit, s);
+}
+
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(lif_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(lif_cuda_sequence_forward_args) call,
+    real *forward_1_sums)
+{
+    const CELLGEN_CUDA_NAME(lif_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->u, nH), 0, nH, 1 * (nH), shared_1);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* s_prev @ [u] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->s + (step - 1) * nB * nH : args->s_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* v = v_prev * decay + b + x_w_s_prev - s_prev * threshold
+             * s = spike(v - threshold) */
+            const cellgen_rows<const store> v_prev_rows = cg_in((step ? args->v + (step - 1) * nB * nH : args->v_prev), nH);
+            const cellgen_rows<const store> s_prev_rows = cg_in((step ? args->s + (step - 1) * nB * nH : args->s_prev), nH);
+            const cellgen_rows<const store> b_rows = cg_in(args->b, nH);
+            const real decay = args->decay;
+            const real threshold = args->threshold;
+            const cellgen_rows<const real> x_w_s_prev_rows = cg_in(forward_1_sums + step * nB * nH, nH);
+            const cellgen_rows<store> v_rows = cg_rows(args->v + step * nB * nH, nH);
+            const cellgen_rows<store> s_rows = cg_rows(args->s + step * nB * nH, nH);
+            const real v_prev = cg_load(v_prev_rows, row, unit);
+            const real s_prev = cg_load(s_prev_rows, row, unit);
+            const real b = cg_load(b_rows, 0, unit);
+            const real x_w_s_prev = cg_load(x_w_s_prev_rows, row, unit);
+            const real v = v_prev * decay + b + x_w_s_prev - s_prev * threshold;
+            cg_store(v_rows, row, unit, v);
+            const real s = cg_gt((v - threshold), 0);
+            cg_store(s_rows, row, unit, s);
+}
+        __syncthreads();
+    }
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lif_cuda_sequence_forward_workspace_size)(
@@ -382,18 +436,23 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_forward)(
     if (status) return status;
     /* x @ [w], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_1_sums, nH, 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* s_prev @ [u] */
-        cg_gemm_nn(&run, nB, nH, nH, (step ? args->s + (step - 1) * nB * nH : args->s_prev), nH, args->u, nH, forward_1_sums + step * nB * nH, nH, 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lif_forward_1), nB, nH,
-            cg_in((step ? args->v + (step - 1) * nB * nH : args->v_prev), nH),
-            cg_in((step ? args->s + (step - 1) * nB * nH : args->s_prev), nH),
-            cg_in(args->b, nH),
-            args->decay,
-            args->threshold,
-            cg_in(forward_1_sums + step * nB * nH, nH),
-            cg_rows(args->v + step * nB * nH, nH),
-            cg_rows(args->s + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lif_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* s_prev @ [u] */
+            cg_gemm_nn(&run, nB, nH, nH, (step ? args->s + (step - 1) * nB * nH : args->s_prev), nH, args->u, nH, forward_1_sums + step * nB * nH, nH, 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lif_forward_1), nB, nH,
+                cg_in((step ? args->v + (step - 1) * nB * nH : args->v_prev), nH),
+                cg_in((step ? args->s + (step - 1) * nB * nH : args->s_prev), nH),
+                cg_in(args->b, nH),
+                args->decay,
+                args->threshold,
+                cg_in(forward_1_sums + step * nB * nH, nH),
+                cg_rows(args->v + step * nB * nH, nH),
+                cg_rows(args->s + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->v_last, nH), cg_in(nT > 0 ? args->v + (nT - 1) * nB * nH : args->v_prev, nH));
     cg_copy(&run, nB, nH, cg_rows(args->s_last, nH), cg_in(nT > 0 ? args->s + (nT - 1) * nB * nH : args->s_prev, nH));
@@ -424,6 +483,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_args);
 
@@ -496,6 +556,78 @@ __global__ void CELLGEN_CUDA_NAME(lif_deferred_1_over_rows)(
     cellgen_chunk_total(d_b, d_b_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(lif_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_v_prev_pair,
+    real *d_s_prev_pair,
+    real *reverse_2_sums)
+{
+    const CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->u, nH), 1, nH, 1 * (nH), shared_1);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_v_in = d_v + d_v_next
+             * d_s_in = d_s + d_s_next
+             * d_s_pre = d_s_in / (10 * abs(v - threshold) + 1)**2
+             * d_v_total = d_v_in + d_s_pre
+             * d_v_prev = d_v_total * decay */
+            const cellgen_rows<const store> d_s_rows = cg_in((args->d_s ? args->d_s + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_s_next_rows = cg_in(d_s_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> d_v_rows = cg_in((args->d_v ? args->d_v + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_v_next_rows = cg_in(d_v_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const real decay = args->decay;
+            const real threshold = args->threshold;
+            const cellgen_rows<const store> v_rows = cg_in(args->v + step * nB * nH, nH);
+            const cellgen_rows<store> d_v_total_rows = cg_rows(adjoints + step * nB * nH, nH);
+            const cellgen_rows<real> d_v_prev_rows = cg_rows(d_v_prev_pair + step % 2 * nB * nH, nH);
+            const real d_s = cg_load_or_zero(d_s_rows, row, unit);
+            const real d_s_next = cg_load(d_s_next_rows, row, unit);
+            const real d_v = cg_load_or_zero(d_v_rows, row, unit);
+            const real d_v_next = cg_load(d_v_next_rows, row, unit);
+            const real v = cg_load(v_rows, row, unit);
+            const real d_v_in = d_v + d_v_next;
+            const real d_s_in = d_s + d_s_next;
+            const real d_s_pre = d_s_in / ((10 * cg_abs(v - threshold) + 1) * (10 * cg_abs(v - threshold) + 1));
+            const real d_v_total = d_v_in + d_s_pre;
+            cg_store(d_v_total_rows, row, unit, d_v_total);
+            const real d_v_prev = d_v_total * decay;
+            cg_store(d_v_prev_rows, row, unit, d_v_prev);
+}
+        __syncthreads();
+        /* d_v_total @ [u.T] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_s_prev = d_s_prev_1 - d_v_total * threshold */
+            const cellgen_rows<const store> d_v_total_rows = cg_in(adjoints + step * nB * nH, nH);
+            const cellgen_rows<const real> d_s_prev_1_rows = cg_in(reverse_2_sums, nH);
+            const real threshold = args->threshold;
+            const cellgen_rows<real> d_s_prev_rows = cg_rows(d_s_prev_pair + step % 2 * nB * nH, nH);
+            const real d_v_total = cg_load(d_v_total_rows, row, unit);
+            const real d_s_prev_1 = cg_load(d_s_prev_1_rows, row, unit);
+            const real d_s_prev = d_s_prev_1 - d_v_total * threshold;
+            cg_store(d_s_prev_rows, row, unit, d_s_prev);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -544,24 +676,29 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_backward)(
     if (status) return status;
     cg_copy(&run, nB, nH, cg_rows(d_v_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_v_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_s_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_s_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lif_reverse_1), nB, nH,
-            cg_in((args->d_s ? args->d_s + step * nB * nH : nullptr), nH),
-            cg_in(d_s_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((args->d_v ? args->d_v + step * nB * nH : nullptr), nH),
-            cg_in(d_v_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            args->decay,
-            args->threshold,
-            cg_in(args->v + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * nH, nH),
-            cg_rows(d_v_prev_pair + step % 2 * nB * nH, nH));
-        /* d_v_total @ [u.T] */
-        cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * nH, nH, args->u, nH, reverse_2_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lif_reverse_2), nB, nH,
-            cg_in(adjoints + step * nB * nH, nH),
-            cg_in(reverse_2_sums, nH),
-            args->threshold,
-            cg_rows(d_s_prev_pair + step % 2 * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lif_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_v_prev_pair, d_s_prev_pair, reverse_2_sums);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lif_reverse_1), nB, nH,
+                cg_in((args->d_s ? args->d_s + step * nB * nH : nullptr), nH),
+                cg_in(d_s_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((args->d_v ? args->d_v + step * nB * nH : nullptr), nH),
+                cg_in(d_v_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                args->decay,
+                args->threshold,
+                cg_in(args->v + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * nH, nH),
+                cg_rows(d_v_prev_pair + step % 2 * nB * nH, nH));
+            /* d_v_total @ [u.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * nH, nH, args->u, nH, reverse_2_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lif_reverse_2), nB, nH,
+                cg_in(adjoints + step * nB * nH, nH),
+                cg_in(reverse_2_sums, nH),
+                args->threshold,
+                cg_rows(d_s_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_v_prev, nH), cg_in(d_v_prev_pair, nH));
     cg_copy(&run, nB, nH, cg_rows(args->d_s_prev, nH), cg_in(d_s_prev_pair, nH));

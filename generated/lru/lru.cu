@@ -16,6 +16,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "lru.cu"
 #undef CELLGEN_STORE
@@ -50,6 +51,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lru_cuda_forward_args);
 
@@ -246,6 +248,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lru_cuda_backward_args);
 
@@ -488,6 +491,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lru_cuda_weight_gradients_args);
 
@@ -863,6 +867,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_args);
 
@@ -962,6 +967,95 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_2)(
     cg_store(y_rows, row, unit, y);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(lru_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_args) call,
+    store *scale_once,
+    store *lam_re_once,
+    store *lam_im_once,
+    store *forward_x_b_re,
+    store *forward_x_b_im,
+    real *forward_2_sums)
+{
+    const CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->b_re, nH), 0, nI, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nI) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->b_im, nH), 0, nI, 1 * (nH), shared_2);
+    store *const shared_2_end = shared_2 + (nI) * 1 * (nH);
+    store *const shared_3 = shared_2_end;
+    cg_hold(cg_in(args->c_re, nI), 0, nH, 1 * (nI), shared_3);
+    store *const shared_3_end = shared_3 + (nH) * 1 * (nI);
+    store *const shared_4 = shared_3_end;
+    cg_hold(cg_in(args->c_im, nI), 0, nH, 1 * (nI), shared_4);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* x @ [b_re] */
+        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH), 0);
+        /* x @ [b_im] */
+        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_2, cg_rows((args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* h_re = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im
+             * h_im = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im */
+            const cellgen_rows<const store> h_re_prev_rows = cg_in((step ? args->h_re + (step - 1) * nB * nH : args->h_re_prev), nH);
+            const cellgen_rows<const store> h_im_prev_rows = cg_in((step ? args->h_im + (step - 1) * nB * nH : args->h_im_prev), nH);
+            const cellgen_rows<const store> scale_rows = cg_in(scale_once, nH);
+            const cellgen_rows<const store> lam_re_rows = cg_in(lam_re_once, nH);
+            const cellgen_rows<const store> lam_im_rows = cg_in(lam_im_once, nH);
+            const cellgen_rows<const store> x_b_re_rows = cg_in((args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH);
+            const cellgen_rows<const store> x_b_im_rows = cg_in((args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH);
+            const cellgen_rows<store> h_re_rows = cg_rows(args->h_re + step * nB * nH, nH);
+            const cellgen_rows<store> h_im_rows = cg_rows(args->h_im + step * nB * nH, nH);
+            const real h_re_prev = cg_load(h_re_prev_rows, row, unit);
+            const real h_im_prev = cg_load(h_im_prev_rows, row, unit);
+            const real scale = cg_load(scale_rows, 0, unit);
+            const real lam_re = cg_load(lam_re_rows, 0, unit);
+            const real lam_im = cg_load(lam_im_rows, 0, unit);
+            const real x_b_re = cg_load(x_b_re_rows, row, unit);
+            const real x_b_im = cg_load(x_b_im_rows, row, unit);
+            const real h_re = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im;
+            cg_store(h_re_rows, row, unit, h_re);
+            const real h_im = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im;
+            cg_store(h_im_rows, row, unit, h_im);
+}
+        __syncthreads();
+        /* h_re @ [c_re] */
+        cg_block_product<1>(top, rows, nI, nH, cg_in(args->h_re + step * nB * nH, nH), shared_3, cg_rows(forward_2_sums, (2 * nI)), 0);
+        /* h_im @ [c_im] */
+        cg_block_product<1>(top, rows, nI, nH, cg_in(args->h_im + step * nB * nH, nH), shared_4, cg_rows(forward_2_sums + nI, (2 * nI)), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nI); at += blockDim.x) {
+            const int64_t row = top + at / (nI), unit = at % (nI);
+            /* y = x * d + h_re_c_re - h_im_c_im */
+            const cellgen_rows<const store> x_rows = cg_in(args->x + step * nB * nI, nI);
+            const cellgen_rows<const store> d_rows = cg_in(args->d, nI);
+            const cellgen_rows<const real> h_re_c_re_rows = cg_in(forward_2_sums, (2 * nI));
+            const cellgen_rows<const real> h_im_c_im_rows = cg_in(forward_2_sums + nI, (2 * nI));
+            const cellgen_rows<store> y_rows = cg_rows(args->y + step * nB * nI, nI);
+            const real x = cg_load(x_rows, row, unit);
+            const real d = cg_load(d_rows, 0, unit);
+            const real h_re_c_re = cg_load(h_re_c_re_rows, row, unit);
+            const real h_im_c_im = cg_load(h_im_c_im_rows, row, unit);
+            const real y = x * d + h_re_c_re - h_im_c_im;
+            cg_store(y_rows, row, unit, y);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -1042,31 +1136,36 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
         cg_rows(lam_re_once, nH),
         cg_rows(sin_angle_once, nH),
         cg_rows(lam_im_once, nH));
-    for (int64_t step = 0; step < nT; ++step) {
-        /* x @ [b_re] */
-        cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->b_re, nH, (args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH, 0);
-        /* x @ [b_im] */
-        cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->b_im, nH, (args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_forward_1), nB, nH,
-            cg_in((step ? args->h_re + (step - 1) * nB * nH : args->h_re_prev), nH),
-            cg_in((step ? args->h_im + (step - 1) * nB * nH : args->h_im_prev), nH),
-            cg_in(scale_once, nH),
-            cg_in(lam_re_once, nH),
-            cg_in(lam_im_once, nH),
-            cg_in((args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH),
-            cg_in((args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH),
-            cg_rows(args->h_re + step * nB * nH, nH),
-            cg_rows(args->h_im + step * nB * nH, nH));
-        /* h_re @ [c_re] */
-        cg_gemm_nn(&run, nB, nI, nH, args->h_re + step * nB * nH, nH, args->c_re, nI, forward_2_sums, (2 * nI), 0);
-        /* h_im @ [c_im] */
-        cg_gemm_nn(&run, nB, nI, nH, args->h_im + step * nB * nH, nH, args->c_im, nI, forward_2_sums + nI, (2 * nI), 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_forward_2), nB, nI,
-            cg_in(args->x + step * nB * nI, nI),
-            cg_in(args->d, nI),
-            cg_in(forward_2_sums, (2 * nI)),
-            cg_in(forward_2_sums + nI, (2 * nI)),
-            cg_rows(args->y + step * nB * nI, nI));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(cellgen_larger(0, nH), nI), nI * 1 * nH + nI * 1 * nH + nH * 1 * nI + nH * 1 * nI, sizeof(store), 6, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lru_forward_block), blocks, nT, nB, nI, nH, *args, scale_once, lam_re_once, lam_im_once, forward_x_b_re, forward_x_b_im, forward_2_sums);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* x @ [b_re] */
+            cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->b_re, nH, (args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH, 0);
+            /* x @ [b_im] */
+            cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->b_im, nH, (args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_forward_1), nB, nH,
+                cg_in((step ? args->h_re + (step - 1) * nB * nH : args->h_re_prev), nH),
+                cg_in((step ? args->h_im + (step - 1) * nB * nH : args->h_im_prev), nH),
+                cg_in(scale_once, nH),
+                cg_in(lam_re_once, nH),
+                cg_in(lam_im_once, nH),
+                cg_in((args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH),
+                cg_in((args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH),
+                cg_rows(args->h_re + step * nB * nH, nH),
+                cg_rows(args->h_im + step * nB * nH, nH));
+            /* h_re @ [c_re] */
+            cg_gemm_nn(&run, nB, nI, nH, args->h_re + step * nB * nH, nH, args->c_re, nI, forward_2_sums, (2 * nI), 0);
+            /* h_im @ [c_im] */
+            cg_gemm_nn(&run, nB, nI, nH, args->h_im + step * nB * nH, nH, args->c_im, nI, forward_2_sums + nI, (2 * nI), 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_forward_2), nB, nI,
+                cg_in(args->x + step * nB * nI, nI),
+                cg_in(args->d, nI),
+                cg_in(forward_2_sums, (2 * nI)),
+                cg_in(forward_2_sums + nI, (2 * nI)),
+                cg_rows(args->y + step * nB * nI, nI));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_re_last, nH), cg_in(nT > 0 ? args->h_re + (nT - 1) * nB * nH : args->h_re_prev, nH));
     cg_copy(&run, nB, nH, cg_rows(args->h_im_last, nH), cg_in(nT > 0 ? args->h_im + (nT - 1) * nB * nH : args->h_im_prev, nH));
@@ -1110,6 +1209,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_args);
 
@@ -1414,6 +1514,111 @@ __global__ void CELLGEN_CUDA_NAME(lru_sequence_backward_epilogue_1)(
     cg_store(d_nu_log_rows, row, unit, d_nu_log);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(lru_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_args) call,
+    store *lam_re_once,
+    store *lam_im_once,
+    store *adjoints,
+    real *d_h_re_prev_pair,
+    real *d_h_im_prev_pair,
+    real *reverse_d_h_re_in,
+    real *reverse_d_h_im_in,
+    store *reverse_d_y_copy,
+    real *reverse_3_sums)
+{
+    const CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->c_re, nI), 1, nI, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nI) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->c_im, nI), 1, nI, 1 * (nH), shared_2);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_re_in = d_h_re + d_h_re_next
+             * d_h_im_in = d_h_im + d_h_im_next */
+            const cellgen_rows<const store> d_h_re_rows = cg_in((args->d_h_re ? args->d_h_re + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_re_next_rows = cg_in(d_h_re_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> d_h_im_rows = cg_in((args->d_h_im ? args->d_h_im + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_im_next_rows = cg_in(d_h_im_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<real> d_h_re_in_rows = cg_rows(reverse_d_h_re_in, nH);
+            const cellgen_rows<real> d_h_im_in_rows = cg_rows(reverse_d_h_im_in, nH);
+            const real d_h_re = cg_load_or_zero(d_h_re_rows, row, unit);
+            const real d_h_re_next = cg_load(d_h_re_next_rows, row, unit);
+            const real d_h_im = cg_load_or_zero(d_h_im_rows, row, unit);
+            const real d_h_im_next = cg_load(d_h_im_next_rows, row, unit);
+            const real d_h_re_in = d_h_re + d_h_re_next;
+            cg_store(d_h_re_in_rows, row, unit, d_h_re_in);
+            const real d_h_im_in = d_h_im + d_h_im_next;
+            cg_store(d_h_im_in_rows, row, unit, d_h_im_in);
+}
+        __syncthreads();
+        for (int64_t at = threadIdx.x; at < rows * (nI); at += blockDim.x) {
+            const int64_t row = top + at / (nI), unit = at % (nI);
+            /* d_h_im_c_im = -d_y
+             * d_y_copy = d_y */
+            const cellgen_rows<const store> d_y_rows = cg_in((args->d_y ? args->d_y + step * nB * nI : nullptr), nI);
+            const cellgen_rows<store> d_h_im_c_im_rows = cg_rows(adjoints + step * nB * (nI + 2 * nH), (nI + 2 * nH));
+            const cellgen_rows<store> d_y_copy_rows = cg_rows(reverse_d_y_copy, nI);
+            const real d_y = cg_load_or_zero(d_y_rows, row, unit);
+            const real d_h_im_c_im = -d_y;
+            cg_store(d_h_im_c_im_rows, row, unit, d_h_im_c_im);
+            const real d_y_copy = d_y;
+            cg_store(d_y_copy_rows, row, unit, d_y_copy);
+}
+        __syncthreads();
+        /* d_y_copy @ [c_re.T] */
+        cg_block_product<1>(top, rows, nH, nI, cg_in(reverse_d_y_copy, nI), shared_1, cg_rows(reverse_3_sums + nH, (2 * nH)), 0);
+        /* d_h_im_c_im @ [c_im.T] */
+        cg_block_product<1>(top, rows, nH, nI, cg_in(adjoints + step * nB * (nI + 2 * nH), (nI + 2 * nH)), shared_2, cg_rows(reverse_3_sums, (2 * nH)), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_im_total = d_h_im_in + d_h_im_total_1
+             * d_h_re_total = d_h_re_in + d_h_re_total_1
+             * d_h_im_prev = d_h_im_total * lam_re - d_h_re_total * lam_im
+             * d_h_re_prev = d_h_im_total * lam_im + d_h_re_total * lam_re */
+            const cellgen_rows<const real> d_h_re_in_rows = cg_in(reverse_d_h_re_in, nH);
+            const cellgen_rows<const real> d_h_im_in_rows = cg_in(reverse_d_h_im_in, nH);
+            const cellgen_rows<const real> d_h_im_total_1_rows = cg_in(reverse_3_sums, (2 * nH));
+            const cellgen_rows<const real> d_h_re_total_1_rows = cg_in(reverse_3_sums + nH, (2 * nH));
+            const cellgen_rows<const store> lam_re_rows = cg_in(lam_re_once, nH);
+            const cellgen_rows<const store> lam_im_rows = cg_in(lam_im_once, nH);
+            const cellgen_rows<store> d_h_im_total_rows = cg_rows(adjoints + step * nB * (nI + 2 * nH) + nI, (nI + 2 * nH));
+            const cellgen_rows<store> d_h_re_total_rows = cg_rows(adjoints + step * nB * (nI + 2 * nH) + nI + nH, (nI + 2 * nH));
+            const cellgen_rows<real> d_h_im_prev_rows = cg_rows(d_h_im_prev_pair + step % 2 * nB * nH, nH);
+            const cellgen_rows<real> d_h_re_prev_rows = cg_rows(d_h_re_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h_re_in = cg_load(d_h_re_in_rows, row, unit);
+            const real d_h_im_in = cg_load(d_h_im_in_rows, row, unit);
+            const real d_h_im_total_1 = cg_load(d_h_im_total_1_rows, row, unit);
+            const real d_h_re_total_1 = cg_load(d_h_re_total_1_rows, row, unit);
+            const real lam_re = cg_load(lam_re_rows, 0, unit);
+            const real lam_im = cg_load(lam_im_rows, 0, unit);
+            const real d_h_im_total = d_h_im_in + d_h_im_total_1;
+            cg_store(d_h_im_total_rows, row, unit, d_h_im_total);
+            const real d_h_re_total = d_h_re_in + d_h_re_total_1;
+            cg_store(d_h_re_total_rows, row, unit, d_h_re_total);
+            const real d_h_im_prev = d_h_im_total * lam_re - d_h_re_total * lam_im;
+            cg_store(d_h_im_prev_rows, row, unit, d_h_im_prev);
+            const real d_h_re_prev = d_h_im_total * lam_im + d_h_re_total * lam_re;
+            cg_store(d_h_re_prev_rows, row, unit, d_h_re_prev);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -1551,33 +1756,38 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
         cg_rows(lam_im_once, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_re_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_re_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_im_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_im_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_reverse_1), nB, nH,
-            cg_in((args->d_h_re ? args->d_h_re + step * nB * nH : nullptr), nH),
-            cg_in(d_h_re_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((args->d_h_im ? args->d_h_im + step * nB * nH : nullptr), nH),
-            cg_in(d_h_im_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_rows(reverse_d_h_re_in, nH),
-            cg_rows(reverse_d_h_im_in, nH));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_reverse_2), nB, nI,
-            cg_in((args->d_y ? args->d_y + step * nB * nI : nullptr), nI),
-            cg_rows(adjoints + step * nB * (nI + 2 * nH), (nI + 2 * nH)),
-            cg_rows(reverse_d_y_copy, nI));
-        /* d_y_copy @ [c_re.T] */
-        cg_gemm_nt(&run, nB, nH, nI, reverse_d_y_copy, nI, args->c_re, nI, reverse_3_sums + nH, (2 * nH), 0);
-        /* d_h_im_c_im @ [c_im.T] */
-        cg_gemm_nt(&run, nB, nH, nI, adjoints + step * nB * (nI + 2 * nH), (nI + 2 * nH), args->c_im, nI, reverse_3_sums, (2 * nH), 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_reverse_3), nB, nH,
-            cg_in(reverse_d_h_re_in, nH),
-            cg_in(reverse_d_h_im_in, nH),
-            cg_in(reverse_3_sums, (2 * nH)),
-            cg_in(reverse_3_sums + nH, (2 * nH)),
-            cg_in(lam_re_once, nH),
-            cg_in(lam_im_once, nH),
-            cg_rows(adjoints + step * nB * (nI + 2 * nH) + nI, (nI + 2 * nH)),
-            cg_rows(adjoints + step * nB * (nI + 2 * nH) + nI + nH, (nI + 2 * nH)),
-            cg_rows(d_h_im_prev_pair + step % 2 * nB * nH, nH),
-            cg_rows(d_h_re_prev_pair + step % 2 * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(cellgen_larger(0, nH), nI), nI * 1 * nH + nI * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lru_reverse_block), blocks, nT, nB, nI, nH, *args, lam_re_once, lam_im_once, adjoints, d_h_re_prev_pair, d_h_im_prev_pair, reverse_d_h_re_in, reverse_d_h_im_in, reverse_d_y_copy, reverse_3_sums);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_reverse_1), nB, nH,
+                cg_in((args->d_h_re ? args->d_h_re + step * nB * nH : nullptr), nH),
+                cg_in(d_h_re_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((args->d_h_im ? args->d_h_im + step * nB * nH : nullptr), nH),
+                cg_in(d_h_im_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_rows(reverse_d_h_re_in, nH),
+                cg_rows(reverse_d_h_im_in, nH));
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_reverse_2), nB, nI,
+                cg_in((args->d_y ? args->d_y + step * nB * nI : nullptr), nI),
+                cg_rows(adjoints + step * nB * (nI + 2 * nH), (nI + 2 * nH)),
+                cg_rows(reverse_d_y_copy, nI));
+            /* d_y_copy @ [c_re.T] */
+            cg_gemm_nt(&run, nB, nH, nI, reverse_d_y_copy, nI, args->c_re, nI, reverse_3_sums + nH, (2 * nH), 0);
+            /* d_h_im_c_im @ [c_im.T] */
+            cg_gemm_nt(&run, nB, nH, nI, adjoints + step * nB * (nI + 2 * nH), (nI + 2 * nH), args->c_im, nI, reverse_3_sums, (2 * nH), 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_reverse_3), nB, nH,
+                cg_in(reverse_d_h_re_in, nH),
+                cg_in(reverse_d_h_im_in, nH),
+                cg_in(reverse_3_sums, (2 * nH)),
+                cg_in(reverse_3_sums + nH, (2 * nH)),
+                cg_in(lam_re_once, nH),
+                cg_in(lam_im_once, nH),
+                cg_rows(adjoints + step * nB * (nI + 2 * nH) + nI, (nI + 2 * nH)),
+                cg_rows(adjoints + step * nB * (nI + 2 * nH) + nI + nH, (nI + 2 * nH)),
+                cg_rows(d_h_im_prev_pair + step % 2 * nB * nH, nH),
+                cg_rows(d_h_re_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_re_prev, nH), cg_in(d_h_re_prev_pair, nH));
     cg_copy(&run, nB, nH, cg_rows(args->d_h_im_prev, nH), cg_in(d_h_im_prev_pair, nH));

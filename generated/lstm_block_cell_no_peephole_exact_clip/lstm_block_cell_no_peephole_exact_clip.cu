@@ -22,6 +22,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "lstm_block_cell_no_peephole_exact_clip.cu"
 #undef CELLGEN_STORE
@@ -56,6 +57,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_cuda_forward_args);
 
@@ -207,6 +209,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_cuda_backward_args);
 
@@ -341,6 +344,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_cuda_input_gradients_args);
 
@@ -385,6 +389,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_cuda_weight_gradients_args);
 
@@ -466,6 +471,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_cuda_sequence_forward_args);
 
@@ -535,6 +541,95 @@ __global__ void CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_forward
     cg_store(h_rows, row, unit, h);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_cuda_sequence_forward_args) call,
+    real *forward_1_sums)
+{
+    const CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->w + nI * (4 * nH), (4 * nH)), 0, nH, 4 * (nH), shared_1);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* h_prev @ [w[I:I + H, :H], w[I:I + H, H:2*H], w[I:I + H, 2*H:3*H], w[I:I + H, 3*H:4*H]] */
+        cg_block_product<4>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* i_bar = b_0 + x_w_h_prev_0
+             * ci_bar = b_1 + x_w_h_prev_1
+             * f_bar = b_2 + x_w_h_prev_2
+             * o_bar = b_3 + x_w_h_prev_3
+             * i = sigmoid(i_bar)
+             * ci = tanh(ci_bar)
+             * f = sigmoid(forget_bias + f_bar)
+             * cs_raw = cs_prev * f + i * ci
+             * cs = where((cell_clip > 0), clip_exact(cs_raw, -cell_clip, cell_clip), cs_raw)
+             * co = tanh(cs)
+             * o = sigmoid(o_bar)
+             * h = co * o */
+            const cellgen_rows<const store> cs_prev_rows = cg_in((step ? args->cs + (step - 1) * nB * nH : args->cs_prev), nH);
+            const cellgen_rows<const store> b_0_rows = cg_in(args->b, (4 * nH));
+            const cellgen_rows<const store> b_1_rows = cg_in(args->b + nH, (4 * nH));
+            const cellgen_rows<const store> b_2_rows = cg_in(args->b + 2 * nH, (4 * nH));
+            const cellgen_rows<const store> b_3_rows = cg_in(args->b + 3 * nH, (4 * nH));
+            const real forget_bias = args->forget_bias;
+            const real cell_clip = args->cell_clip;
+            const cellgen_rows<const real> x_w_h_prev_0_rows = cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<const real> x_w_h_prev_1_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH));
+            const cellgen_rows<const real> x_w_h_prev_2_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+            const cellgen_rows<const real> x_w_h_prev_3_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+            const cellgen_rows<store> i_rows = cg_rows(args->i + step * nB * nH, nH);
+            const cellgen_rows<store> ci_rows = cg_rows(args->ci + step * nB * nH, nH);
+            const cellgen_rows<store> f_rows = cg_rows(args->f + step * nB * nH, nH);
+            const cellgen_rows<store> cs_rows = cg_rows(args->cs + step * nB * nH, nH);
+            const cellgen_rows<store> co_rows = cg_rows(args->co + step * nB * nH, nH);
+            const cellgen_rows<store> o_rows = cg_rows(args->o + step * nB * nH, nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real cs_prev = cg_load(cs_prev_rows, row, unit);
+            const real b_0 = cg_load(b_0_rows, 0, unit);
+            const real b_1 = cg_load(b_1_rows, 0, unit);
+            const real b_2 = cg_load(b_2_rows, 0, unit);
+            const real b_3 = cg_load(b_3_rows, 0, unit);
+            const real x_w_h_prev_0 = cg_load(x_w_h_prev_0_rows, row, unit);
+            const real x_w_h_prev_1 = cg_load(x_w_h_prev_1_rows, row, unit);
+            const real x_w_h_prev_2 = cg_load(x_w_h_prev_2_rows, row, unit);
+            const real x_w_h_prev_3 = cg_load(x_w_h_prev_3_rows, row, unit);
+            const real i_bar = b_0 + x_w_h_prev_0;
+            const real ci_bar = b_1 + x_w_h_prev_1;
+            const real f_bar = b_2 + x_w_h_prev_2;
+            const real o_bar = b_3 + x_w_h_prev_3;
+            const real i = cg_sigmoid(i_bar);
+            cg_store(i_rows, row, unit, i);
+            const real ci = cg_tanh(ci_bar);
+            cg_store(ci_rows, row, unit, ci);
+            const real f = cg_sigmoid(forget_bias + f_bar);
+            cg_store(f_rows, row, unit, f);
+            const real cs_raw = cs_prev * f + i * ci;
+            const real cs = cg_where(cg_gt(cell_clip, 0), cg_clip(cs_raw, -cell_clip, cell_clip), cs_raw);
+            cg_store(cs_rows, row, unit, cs);
+            const real co = cg_tanh(cs);
+            cg_store(co_rows, row, unit, co);
+            const real o = cg_sigmoid(o_bar);
+            cg_store(o_rows, row, unit, o);
+            const real h = co * o;
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_cuda_sequence_forward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -573,28 +668,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_cu
     if (status) return status;
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, args->w, (4 * nH), forward_1_sums, (4 * nH), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* h_prev @ [w[I:I + H, :H], w[I:I + H, H:2*H], w[I:I + H, 2*H:3*H], w[I:I + H, 3*H:4*H]] */
-        cg_gemm_nn(&run, nB, 4 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->w + nI * (4 * nH), (4 * nH), forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_forward_1), nB, nH,
-            cg_in((step ? args->cs + (step - 1) * nB * nH : args->cs_prev), nH),
-            cg_in(args->b, (4 * nH)),
-            cg_in(args->b + nH, (4 * nH)),
-            cg_in(args->b + 2 * nH, (4 * nH)),
-            cg_in(args->b + 3 * nH, (4 * nH)),
-            args->forget_bias,
-            args->cell_clip,
-            cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH)),
-            cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH)),
-            cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-            cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
-            cg_rows(args->i + step * nB * nH, nH),
-            cg_rows(args->ci + step * nB * nH, nH),
-            cg_rows(args->f + step * nB * nH, nH),
-            cg_rows(args->cs + step * nB * nH, nH),
-            cg_rows(args->co + step * nB * nH, nH),
-            cg_rows(args->o + step * nB * nH, nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 4 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* h_prev @ [w[I:I + H, :H], w[I:I + H, H:2*H], w[I:I + H, 2*H:3*H], w[I:I + H, 3*H:4*H]] */
+            cg_gemm_nn(&run, nB, 4 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->w + nI * (4 * nH), (4 * nH), forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_forward_1), nB, nH,
+                cg_in((step ? args->cs + (step - 1) * nB * nH : args->cs_prev), nH),
+                cg_in(args->b, (4 * nH)),
+                cg_in(args->b + nH, (4 * nH)),
+                cg_in(args->b + 2 * nH, (4 * nH)),
+                cg_in(args->b + 3 * nH, (4 * nH)),
+                args->forget_bias,
+                args->cell_clip,
+                cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH)),
+                cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH)),
+                cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
+                cg_rows(args->i + step * nB * nH, nH),
+                cg_rows(args->ci + step * nB * nH, nH),
+                cg_rows(args->f + step * nB * nH, nH),
+                cg_rows(args->cs + step * nB * nH, nH),
+                cg_rows(args->co + step * nB * nH, nH),
+                cg_rows(args->o + step * nB * nH, nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->cs_last, nH), cg_in(nT > 0 ? args->cs + (nT - 1) * nB * nH : args->cs_prev, nH));
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
@@ -633,6 +733,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_cuda_sequence_backward_args);
 
@@ -733,6 +834,110 @@ __global__ void CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_deferre
     cellgen_chunk_total(d_b, d_b_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_cs_prev_pair,
+    real *d_h_prev_pair)
+{
+    const CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->w + nI * (4 * nH), (4 * nH)), 1, 4 * nH, 1 * (nH), shared_1);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_cs_in = d_cs + d_cs_next
+             * d_h_in = d_h + d_h_next
+             * cs_raw = cs_prev * f + i * ci
+             * d_o_total = d_o + d_h_in * co
+             * d_co_total = d_co + d_h_in * o
+             * d_cs_total = d_cs_in + d_co_total * (1 - co**2)
+             * d_cs_raw = d_cs_total * where((cell_clip > 0), (cs_raw >= -cell_clip) * (cs_raw <= cell_clip), 1)
+             * d_f_total = d_f + d_cs_raw * cs_prev
+             * d_f_pre = d_f_total * (1 - f) * f
+             * d_ci_total = d_ci + d_cs_raw * i
+             * d_i_total = d_i + d_cs_raw * ci
+             * d_o_bar = d_o_total * (1 - o) * o
+             * d_ci_bar = d_ci_total * (1 - ci**2)
+             * d_i_bar = d_i_total * (1 - i) * i
+             * d_cs_prev = d_cs_raw * f */
+            const cellgen_rows<const store> d_i_rows = cg_in((args->d_i ? args->d_i + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_cs_rows = cg_in((args->d_cs ? args->d_cs + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_cs_next_rows = cg_in(d_cs_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> d_f_rows = cg_in((args->d_f ? args->d_f + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_o_rows = cg_in((args->d_o ? args->d_o + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_ci_rows = cg_in((args->d_ci ? args->d_ci + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_co_rows = cg_in((args->d_co ? args->d_co + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> cs_prev_rows = cg_in((step ? args->cs + (step - 1) * nB * nH : args->cs_prev), nH);
+            const real cell_clip = args->cell_clip;
+            const cellgen_rows<const store> i_rows = cg_in(args->i + step * nB * nH, nH);
+            const cellgen_rows<const store> ci_rows = cg_in(args->ci + step * nB * nH, nH);
+            const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
+            const cellgen_rows<const store> co_rows = cg_in(args->co + step * nB * nH, nH);
+            const cellgen_rows<const store> o_rows = cg_in(args->o + step * nB * nH, nH);
+            const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+            const cellgen_rows<store> d_o_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+            const cellgen_rows<store> d_ci_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH));
+            const cellgen_rows<store> d_i_bar_rows = cg_rows(adjoints + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<real> d_cs_prev_rows = cg_rows(d_cs_prev_pair + step % 2 * nB * nH, nH);
+            const real d_i = cg_load_or_zero(d_i_rows, row, unit);
+            const real d_cs = cg_load_or_zero(d_cs_rows, row, unit);
+            const real d_cs_next = cg_load(d_cs_next_rows, row, unit);
+            const real d_f = cg_load_or_zero(d_f_rows, row, unit);
+            const real d_o = cg_load_or_zero(d_o_rows, row, unit);
+            const real d_ci = cg_load_or_zero(d_ci_rows, row, unit);
+            const real d_co = cg_load_or_zero(d_co_rows, row, unit);
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real cs_prev = cg_load(cs_prev_rows, row, unit);
+            const real i = cg_load(i_rows, row, unit);
+            const real ci = cg_load(ci_rows, row, unit);
+            const real f = cg_load(f_rows, row, unit);
+            const real co = cg_load(co_rows, row, unit);
+            const real o = cg_load(o_rows, row, unit);
+            const real d_cs_in = d_cs + d_cs_next;
+            const real d_h_in = d_h + d_h_next;
+            const real cs_raw = cs_prev * f + i * ci;
+            const real d_o_total = d_o + d_h_in * co;
+            const real d_co_total = d_co + d_h_in * o;
+            const real d_cs_total = d_cs_in + d_co_total * (1 - co * co);
+            const real d_cs_raw = d_cs_total * cg_where(cg_gt(cell_clip, 0), cg_ge(cs_raw, -cell_clip) * cg_le(cs_raw, cell_clip), 1);
+            const real d_f_total = d_f + d_cs_raw * cs_prev;
+            const real d_f_pre = d_f_total * (1 - f) * f;
+            cg_store(d_f_pre_rows, row, unit, d_f_pre);
+            const real d_ci_total = d_ci + d_cs_raw * i;
+            const real d_i_total = d_i + d_cs_raw * ci;
+            const real d_o_bar = d_o_total * (1 - o) * o;
+            cg_store(d_o_bar_rows, row, unit, d_o_bar);
+            const real d_ci_bar = d_ci_total * (1 - ci * ci);
+            cg_store(d_ci_bar_rows, row, unit, d_ci_bar);
+            const real d_i_bar = d_i_total * (1 - i) * i;
+            cg_store(d_i_bar_rows, row, unit, d_i_bar);
+            const real d_cs_prev = d_cs_raw * f;
+            cg_store(d_cs_prev_rows, row, unit, d_cs_prev);
+}
+        __syncthreads();
+        /* d_icfo @ [w[I:I + H, :4*H].T] */
+        cg_block_product<1>(top, rows, nH, 4 * nH, cg_in(adjoints + step * nB * (4 * nH), (4 * nH)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), 0);
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -782,31 +987,36 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_cu
     if (status) return status;
     cg_copy(&run, nB, nH, cg_rows(d_cs_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_cs_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_reverse_1), nB, nH,
-            cg_in((args->d_i ? args->d_i + step * nB * nH : nullptr), nH),
-            cg_in((args->d_cs ? args->d_cs + step * nB * nH : nullptr), nH),
-            cg_in(d_cs_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((args->d_f ? args->d_f + step * nB * nH : nullptr), nH),
-            cg_in((args->d_o ? args->d_o + step * nB * nH : nullptr), nH),
-            cg_in((args->d_ci ? args->d_ci + step * nB * nH : nullptr), nH),
-            cg_in((args->d_co ? args->d_co + step * nB * nH : nullptr), nH),
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((step ? args->cs + (step - 1) * nB * nH : args->cs_prev), nH),
-            args->cell_clip,
-            cg_in(args->i + step * nB * nH, nH),
-            cg_in(args->ci + step * nB * nH, nH),
-            cg_in(args->f + step * nB * nH, nH),
-            cg_in(args->co + step * nB * nH, nH),
-            cg_in(args->o + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-            cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
-            cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
-            cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
-            cg_rows(d_cs_prev_pair + step % 2 * nB * nH, nH));
-        /* d_icfo @ [w[I:I + H, :4*H].T] */
-        cg_gemm_nt(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), args->w + nI * (4 * nH), (4 * nH), d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (4 * nH) * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_cs_prev_pair, d_h_prev_pair);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_block_cell_no_peephole_exact_clip_reverse_1), nB, nH,
+                cg_in((args->d_i ? args->d_i + step * nB * nH : nullptr), nH),
+                cg_in((args->d_cs ? args->d_cs + step * nB * nH : nullptr), nH),
+                cg_in(d_cs_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((args->d_f ? args->d_f + step * nB * nH : nullptr), nH),
+                cg_in((args->d_o ? args->d_o + step * nB * nH : nullptr), nH),
+                cg_in((args->d_ci ? args->d_ci + step * nB * nH : nullptr), nH),
+                cg_in((args->d_co ? args->d_co + step * nB * nH : nullptr), nH),
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((step ? args->cs + (step - 1) * nB * nH : args->cs_prev), nH),
+                args->cell_clip,
+                cg_in(args->i + step * nB * nH, nH),
+                cg_in(args->ci + step * nB * nH, nH),
+                cg_in(args->f + step * nB * nH, nH),
+                cg_in(args->co + step * nB * nH, nH),
+                cg_in(args->o + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
+                cg_rows(d_cs_prev_pair + step % 2 * nB * nH, nH));
+            /* d_icfo @ [w[I:I + H, :4*H].T] */
+            cg_gemm_nt(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), args->w + nI * (4 * nH), (4 * nH), d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_cs_prev, nH), cg_in(d_cs_prev_pair, nH));
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));

@@ -18,6 +18,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "lstm_peephole.cu"
 #undef CELLGEN_STORE
@@ -58,6 +59,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_peephole_cuda_forward_args);
 
@@ -236,6 +238,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_peephole_cuda_backward_args);
 
@@ -502,6 +505,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_peephole_cuda_weight_gradients_args);
 
@@ -698,6 +702,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_forward_args);
 
@@ -765,6 +770,94 @@ __global__ void CELLGEN_CUDA_NAME(lstm_peephole_forward_1)(
     cg_store(h_rows, row, unit, h);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(lstm_peephole_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_forward_args) call,
+    real *forward_1_sums,
+    store *forward_1_weights_2)
+{
+    const CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(forward_1_weights_2, 4 * nH), 0, nH, 4 * (nH), shared_1);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* h_prev @ [u_i, u_f, u_g, u_o] */
+        cg_block_product<4>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* i_bar = b_i + x_w_i_h_prev
+             * f_bar = b_f + x_w_f_h_prev
+             * g_bar = b_g + x_w_g_h_prev
+             * o_bar = b_o + x_w_o_h_prev
+             * i = sigmoid(c_prev * p_i + i_bar)
+             * f = sigmoid(c_prev * p_f + f_bar)
+             * g = tanh(g_bar)
+             * c = c_prev * f + i * g
+             * o = sigmoid(p_o * c + o_bar)
+             * h = tanh(c) * o */
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
+            const cellgen_rows<const store> b_i_rows = cg_in(args->b_i, nH);
+            const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
+            const cellgen_rows<const store> b_g_rows = cg_in(args->b_g, nH);
+            const cellgen_rows<const store> b_o_rows = cg_in(args->b_o, nH);
+            const cellgen_rows<const store> p_i_rows = cg_in(args->p_i, nH);
+            const cellgen_rows<const store> p_f_rows = cg_in(args->p_f, nH);
+            const cellgen_rows<const store> p_o_rows = cg_in(args->p_o, nH);
+            const cellgen_rows<const real> x_w_i_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<const real> x_w_f_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH));
+            const cellgen_rows<const real> x_w_g_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+            const cellgen_rows<const real> x_w_o_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+            const cellgen_rows<store> i_rows = cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> g_rows = cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> c_rows = cg_rows(args->c + step * nB * nH, nH);
+            const cellgen_rows<store> o_rows = cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real c_prev = cg_load(c_prev_rows, row, unit);
+            const real b_i = cg_load(b_i_rows, 0, unit);
+            const real b_f = cg_load(b_f_rows, 0, unit);
+            const real b_g = cg_load(b_g_rows, 0, unit);
+            const real b_o = cg_load(b_o_rows, 0, unit);
+            const real p_i = cg_load(p_i_rows, 0, unit);
+            const real p_f = cg_load(p_f_rows, 0, unit);
+            const real p_o = cg_load(p_o_rows, 0, unit);
+            const real x_w_i_h_prev = cg_load(x_w_i_h_prev_rows, row, unit);
+            const real x_w_f_h_prev = cg_load(x_w_f_h_prev_rows, row, unit);
+            const real x_w_g_h_prev = cg_load(x_w_g_h_prev_rows, row, unit);
+            const real x_w_o_h_prev = cg_load(x_w_o_h_prev_rows, row, unit);
+            const real i_bar = b_i + x_w_i_h_prev;
+            const real f_bar = b_f + x_w_f_h_prev;
+            const real g_bar = b_g + x_w_g_h_prev;
+            const real o_bar = b_o + x_w_o_h_prev;
+            const real i = cg_sigmoid(c_prev * p_i + i_bar);
+            cg_store_if(i_rows, row, unit, i);
+            const real f = cg_sigmoid(c_prev * p_f + f_bar);
+            cg_store_if(f_rows, row, unit, f);
+            const real g = cg_tanh(g_bar);
+            cg_store_if(g_rows, row, unit, g);
+            const real c = c_prev * f + i * g;
+            cg_store(c_rows, row, unit, c);
+            const real o = cg_sigmoid(p_o * c + o_bar);
+            cg_store_if(o_rows, row, unit, o);
+            const real h = cg_tanh(c) * o;
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_forward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -825,28 +918,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_forward)(
     cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2 + 3 * nH, 4 * nH), cg_in(args->u_o, nH));
     /* x @ [w_i, w_f, w_g, w_o], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, forward_1_weights_1, 4 * nH, forward_1_sums, (4 * nH), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* h_prev @ [u_i, u_f, u_g, u_o] */
-        cg_gemm_nn(&run, nB, 4 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 4 * nH, forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_peephole_forward_1), nB, nH,
-            cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
-            cg_in(args->b_i, nH),
-            cg_in(args->b_f, nH),
-            cg_in(args->b_g, nH),
-            cg_in(args->b_o, nH),
-            cg_in(args->p_i, nH),
-            cg_in(args->p_f, nH),
-            cg_in(args->p_o, nH),
-            cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH)),
-            cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH)),
-            cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-            cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
-            cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH),
-            cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
-            cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH),
-            cg_rows(args->c + step * nB * nH, nH),
-            cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 4 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lstm_peephole_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* h_prev @ [u_i, u_f, u_g, u_o] */
+            cg_gemm_nn(&run, nB, 4 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 4 * nH, forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_peephole_forward_1), nB, nH,
+                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in(args->b_i, nH),
+                cg_in(args->b_f, nH),
+                cg_in(args->b_g, nH),
+                cg_in(args->b_o, nH),
+                cg_in(args->p_i, nH),
+                cg_in(args->p_f, nH),
+                cg_in(args->p_o, nH),
+                cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH)),
+                cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH)),
+                cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
+                cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH),
+                cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
+                cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH),
+                cg_rows(args->c + step * nB * nH, nH),
+                cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
@@ -901,6 +999,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_backward_args);
 
@@ -1035,6 +1134,103 @@ __global__ void CELLGEN_CUDA_NAME(lstm_peephole_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_i, d_b_i_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(lstm_peephole_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair,
+    real *d_c_prev_pair,
+    store *reverse_2_weights_1)
+{
+    const CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(reverse_2_weights_1, nH), 0, 4 * nH, 1 * (nH), shared_1);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_in = d_h + d_h_next
+             * d_c_in = d_c + d_c_next
+             * d_tanh_c = d_h_in * o
+             * d_o = d_h_in * tanh_c
+             * d_o_pre = d_o * (1 - o) * o
+             * d_c_total = d_c_in + d_tanh_c * (1 - tanh_c**2) + d_o_pre * p_o
+             * d_g = d_c_total * i
+             * d_f = d_c_total * c_prev
+             * d_f_pre = d_f * (1 - f) * f
+             * d_i = d_c_total * g
+             * d_i_pre = d_i * (1 - i) * i
+             * d_g_bar = d_g * (1 - g**2)
+             * d_c_prev = d_c_total * f + d_f_pre * p_f + d_i_pre * p_i */
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_c_next_rows = cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
+            const cellgen_rows<const store> p_i_rows = cg_in(args->p_i, nH);
+            const cellgen_rows<const store> p_f_rows = cg_in(args->p_f, nH);
+            const cellgen_rows<const store> p_o_rows = cg_in(args->p_o, nH);
+            const cellgen_rows<const store> i_rows = cg_in(args->i + step * nB * nH, nH);
+            const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
+            const cellgen_rows<const store> g_rows = cg_in(args->g + step * nB * nH, nH);
+            const cellgen_rows<const store> c_rows = cg_in(args->c + step * nB * nH, nH);
+            const cellgen_rows<const store> o_rows = cg_in(args->o + step * nB * nH, nH);
+            const cellgen_rows<store> d_o_pre_rows = cg_rows(adjoints + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH));
+            const cellgen_rows<store> d_i_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+            const cellgen_rows<store> d_g_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+            const cellgen_rows<real> d_c_prev_rows = cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real d_c = cg_load_or_zero(d_c_rows, row, unit);
+            const real d_c_next = cg_load(d_c_next_rows, row, unit);
+            const real c_prev = cg_load(c_prev_rows, row, unit);
+            const real p_i = cg_load(p_i_rows, 0, unit);
+            const real p_f = cg_load(p_f_rows, 0, unit);
+            const real p_o = cg_load(p_o_rows, 0, unit);
+            const real i = cg_load(i_rows, row, unit);
+            const real f = cg_load(f_rows, row, unit);
+            const real g = cg_load(g_rows, row, unit);
+            const real c = cg_load(c_rows, row, unit);
+            const real o = cg_load(o_rows, row, unit);
+            const real d_h_in = d_h + d_h_next;
+            const real d_c_in = d_c + d_c_next;
+            const real tanh_c = cg_tanh(c);
+            const real d_tanh_c = d_h_in * o;
+            const real d_o = d_h_in * tanh_c;
+            const real d_o_pre = d_o * (1 - o) * o;
+            cg_store(d_o_pre_rows, row, unit, d_o_pre);
+            const real d_c_total = d_c_in + d_tanh_c * (1 - tanh_c * tanh_c) + d_o_pre * p_o;
+            const real d_g = d_c_total * i;
+            const real d_f = d_c_total * c_prev;
+            const real d_f_pre = d_f * (1 - f) * f;
+            cg_store(d_f_pre_rows, row, unit, d_f_pre);
+            const real d_i = d_c_total * g;
+            const real d_i_pre = d_i * (1 - i) * i;
+            cg_store(d_i_pre_rows, row, unit, d_i_pre);
+            const real d_g_bar = d_g * (1 - g * g);
+            cg_store(d_g_bar_rows, row, unit, d_g_bar);
+            const real d_c_prev = d_c_total * f + d_f_pre * p_f + d_i_pre * p_i;
+            cg_store(d_c_prev_rows, row, unit, d_c_prev);
+}
+        __syncthreads();
+        /* d_o_pre @ [u_o.T]; d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T]; d_g_bar @ [u_g.T] */
+        cg_block_product<1>(top, rows, nH, 4 * nH, cg_in(adjoints + step * nB * (4 * nH), (4 * nH)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), 0);
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -1144,28 +1340,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_backward)(
     cg_turn(&run, nH, nI, cg_rows(deferred_10_weights_1 + (3 * nH) * nI, nI), cg_in(args->w_g, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_peephole_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
-            cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
-            cg_in(args->p_i, nH),
-            cg_in(args->p_f, nH),
-            cg_in(args->p_o, nH),
-            cg_in(args->i + step * nB * nH, nH),
-            cg_in(args->f + step * nB * nH, nH),
-            cg_in(args->g + step * nB * nH, nH),
-            cg_in(args->c + step * nB * nH, nH),
-            cg_in(args->o + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
-            cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
-            cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-            cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
-            cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
-        /* d_o_pre @ [u_o.T]; d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T]; d_g_bar @ [u_g.T] */
-        cg_gemm_nn(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (4 * nH) * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lstm_peephole_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_weights_1);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_peephole_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
+                cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in(args->p_i, nH),
+                cg_in(args->p_f, nH),
+                cg_in(args->p_o, nH),
+                cg_in(args->i + step * nB * nH, nH),
+                cg_in(args->f + step * nB * nH, nH),
+                cg_in(args->g + step * nB * nH, nH),
+                cg_in(args->c + step * nB * nH, nH),
+                cg_in(args->o + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
+                cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
+            /* d_o_pre @ [u_o.T]; d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T]; d_g_bar @ [u_g.T] */
+            cg_gemm_nn(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     cg_copy(&run, nB, nH, cg_rows(args->d_c_prev, nH), cg_in(d_c_prev_pair, nH));

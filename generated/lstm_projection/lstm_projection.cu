@@ -19,6 +19,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "lstm_projection.cu"
 #undef CELLGEN_STORE
@@ -48,6 +49,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_projection_cuda_forward_args);
 
@@ -176,6 +178,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_projection_cuda_backward_args);
 
@@ -385,6 +388,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_projection_cuda_weight_gradients_args);
 
@@ -548,6 +552,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward_args);
 
@@ -609,6 +614,96 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_forward_1)(
     cg_store(o_tanh_c_rows, row, unit, o_tanh_c);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(lstm_projection_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nP,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward_args) call,
+    real *forward_1_sums,
+    store *forward_o_tanh_c)
+{
+    const CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nP;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->u, (4 * nH)), 0, nP, 4 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nP) * 4 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->w_p, nP), 0, nH, 1 * (nP), shared_2);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* r_prev @ [u[:P, :H], u[:P, H:2*H], u[:P, 2*H:3*H], u[:P, 3*H:4*H]] */
+        cg_block_product<4>(top, rows, nH, nP, cg_in((step ? args->r + (step - 1) * nB * nP : args->r_prev), nP), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* i_bar = b_0 + x_w_r_prev_0
+             * f_bar = b_1 + x_w_r_prev_1
+             * g_bar = b_2 + x_w_r_prev_2
+             * o_bar = b_3 + x_w_r_prev_3
+             * i = sigmoid(i_bar)
+             * f = sigmoid(f_bar)
+             * g = tanh(g_bar)
+             * o = sigmoid(o_bar)
+             * c = c_prev * f + i * g
+             * o_tanh_c = o * tanh(c) */
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
+            const cellgen_rows<const store> b_0_rows = cg_in(args->b, (4 * nH));
+            const cellgen_rows<const store> b_1_rows = cg_in(args->b + nH, (4 * nH));
+            const cellgen_rows<const store> b_2_rows = cg_in(args->b + 2 * nH, (4 * nH));
+            const cellgen_rows<const store> b_3_rows = cg_in(args->b + 3 * nH, (4 * nH));
+            const cellgen_rows<const real> x_w_r_prev_0_rows = cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<const real> x_w_r_prev_1_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH));
+            const cellgen_rows<const real> x_w_r_prev_2_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+            const cellgen_rows<const real> x_w_r_prev_3_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+            const cellgen_rows<store> i_rows = cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> g_rows = cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> o_rows = cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> c_rows = cg_rows(args->c + step * nB * nH, nH);
+            const cellgen_rows<store> o_tanh_c_rows = cg_rows(forward_o_tanh_c, nH);
+            const real c_prev = cg_load(c_prev_rows, row, unit);
+            const real b_0 = cg_load(b_0_rows, 0, unit);
+            const real b_1 = cg_load(b_1_rows, 0, unit);
+            const real b_2 = cg_load(b_2_rows, 0, unit);
+            const real b_3 = cg_load(b_3_rows, 0, unit);
+            const real x_w_r_prev_0 = cg_load(x_w_r_prev_0_rows, row, unit);
+            const real x_w_r_prev_1 = cg_load(x_w_r_prev_1_rows, row, unit);
+            const real x_w_r_prev_2 = cg_load(x_w_r_prev_2_rows, row, unit);
+            const real x_w_r_prev_3 = cg_load(x_w_r_prev_3_rows, row, unit);
+            const real i_bar = b_0 + x_w_r_prev_0;
+            const real f_bar = b_1 + x_w_r_prev_1;
+            const real g_bar = b_2 + x_w_r_prev_2;
+            const real o_bar = b_3 + x_w_r_prev_3;
+            const real i = cg_sigmoid(i_bar);
+            cg_store_if(i_rows, row, unit, i);
+            const real f = cg_sigmoid(f_bar);
+            cg_store_if(f_rows, row, unit, f);
+            const real g = cg_tanh(g_bar);
+            cg_store_if(g_rows, row, unit, g);
+            const real o = cg_sigmoid(o_bar);
+            cg_store_if(o_rows, row, unit, o);
+            const real c = c_prev * f + i * g;
+            cg_store(c_rows, row, unit, c);
+            const real o_tanh_c = o * cg_tanh(c);
+            cg_store(o_tanh_c_rows, row, unit, o_tanh_c);
+}
+        __syncthreads();
+        /* o_tanh_c @ [w_p] */
+        cg_block_product<1>(top, rows, nP, nH, cg_in(forward_o_tanh_c, nH), shared_2, cg_rows(args->r + step * nB * nP, nP), 0);
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, int with_blas)
 {
@@ -647,27 +742,32 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward)(
     if (status) return status;
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, args->w, (4 * nH), forward_1_sums, (4 * nH), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* r_prev @ [u[:P, :H], u[:P, H:2*H], u[:P, 2*H:3*H], u[:P, 3*H:4*H]] */
-        cg_gemm_nn(&run, nB, 4 * nH, nP, (step ? args->r + (step - 1) * nB * nP : args->r_prev), nP, args->u, (4 * nH), forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_forward_1), nB, nH,
-            cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
-            cg_in(args->b, (4 * nH)),
-            cg_in(args->b + nH, (4 * nH)),
-            cg_in(args->b + 2 * nH, (4 * nH)),
-            cg_in(args->b + 3 * nH, (4 * nH)),
-            cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH)),
-            cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH)),
-            cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-            cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
-            cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH),
-            cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
-            cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH),
-            cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH),
-            cg_rows(args->c + step * nB * nH, nH),
-            cg_rows(forward_o_tanh_c, nH));
-        /* o_tanh_c @ [w_p] */
-        cg_gemm_nn(&run, nB, nP, nH, forward_o_tanh_c, nH, args->w_p, nP, args->r + step * nB * nP, nP, 0);
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(cellgen_larger(0, nH), nP), nP * 4 * nH + nH * 1 * nP, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lstm_projection_forward_block), blocks, nT, nB, nI, nP, nH, *args, forward_1_sums, forward_o_tanh_c);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* r_prev @ [u[:P, :H], u[:P, H:2*H], u[:P, 2*H:3*H], u[:P, 3*H:4*H]] */
+            cg_gemm_nn(&run, nB, 4 * nH, nP, (step ? args->r + (step - 1) * nB * nP : args->r_prev), nP, args->u, (4 * nH), forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_forward_1), nB, nH,
+                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in(args->b, (4 * nH)),
+                cg_in(args->b + nH, (4 * nH)),
+                cg_in(args->b + 2 * nH, (4 * nH)),
+                cg_in(args->b + 3 * nH, (4 * nH)),
+                cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH)),
+                cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH)),
+                cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
+                cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH),
+                cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
+                cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH),
+                cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH),
+                cg_rows(args->c + step * nB * nH, nH),
+                cg_rows(forward_o_tanh_c, nH));
+            /* o_tanh_c @ [w_p] */
+            cg_gemm_nn(&run, nB, nP, nH, forward_o_tanh_c, nH, args->w_p, nP, args->r + step * nB * nP, nP, 0);
+        }
     }
     cg_copy(&run, nB, nP, cg_rows(args->r_last, nP), cg_in(nT > 0 ? args->r + (nT - 1) * nB * nP : args->r_prev, nP));
     cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
@@ -703,6 +803,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward_args);
 
@@ -834,6 +935,127 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_deferred_2_over_rows)(
     cellgen_chunk_total(d_b, d_b_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nP,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_r_prev_pair,
+    real *d_c_prev_pair,
+    real *reverse_d_c_in,
+    real *reverse_tanh_c,
+    real *reverse_3_sums)
+{
+    const CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nP;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->w_p, nP), 1, nP, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nP) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->u, (4 * nH)), 1, 4 * nH, 1 * (nP), shared_2);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nP); at += blockDim.x) {
+            const int64_t row = top + at / (nP), unit = at % (nP);
+            /* d_r_in = d_r + d_r_next */
+            const cellgen_rows<const store> d_r_rows = cg_in((args->d_r ? args->d_r + step * nB * nP : nullptr), nP);
+            const cellgen_rows<const real> d_r_next_rows = cg_in(d_r_prev_pair + (step + 1) % 2 * nB * nP, nP);
+            const cellgen_rows<store> d_r_in_rows = cg_rows(adjoints + step * nB * (4 * nH + nP), (4 * nH + nP));
+            const real d_r = cg_load_or_zero(d_r_rows, row, unit);
+            const real d_r_next = cg_load(d_r_next_rows, row, unit);
+            const real d_r_in = d_r + d_r_next;
+            cg_store(d_r_in_rows, row, unit, d_r_in);
+}
+        __syncthreads();
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_c_in = d_c + d_c_next
+             * tanh_c = tanh(c) */
+            const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_c_next_rows = cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> c_rows = cg_in(args->c + step * nB * nH, nH);
+            const cellgen_rows<real> d_c_in_rows = cg_rows(reverse_d_c_in, nH);
+            const cellgen_rows<real> tanh_c_rows = cg_rows(reverse_tanh_c, nH);
+            const real d_c = cg_load_or_zero(d_c_rows, row, unit);
+            const real d_c_next = cg_load(d_c_next_rows, row, unit);
+            const real c = cg_load(c_rows, row, unit);
+            const real d_c_in = d_c + d_c_next;
+            cg_store(d_c_in_rows, row, unit, d_c_in);
+            const real tanh_c = cg_tanh(c);
+            cg_store(tanh_c_rows, row, unit, tanh_c);
+}
+        __syncthreads();
+        /* d_r_in @ [w_p.T] */
+        cg_block_product<1>(top, rows, nH, nP, cg_in(adjoints + step * nB * (4 * nH + nP), (4 * nH + nP)), shared_1, cg_rows(reverse_3_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_tanh_c = d_o_tanh_c * o
+             * d_c_total = d_c_in + d_tanh_c * (1 - tanh_c**2)
+             * d_o = d_o_tanh_c * tanh_c
+             * d_g = d_c_total * i
+             * d_f = d_c_total * c_prev
+             * d_i = d_c_total * g
+             * d_o_bar = d_o * (1 - o) * o
+             * d_g_bar = d_g * (1 - g**2)
+             * d_f_bar = d_f * (1 - f) * f
+             * d_i_bar = d_i * (1 - i) * i
+             * d_c_prev = d_c_total * f */
+            const cellgen_rows<const real> d_c_in_rows = cg_in(reverse_d_c_in, nH);
+            const cellgen_rows<const real> d_o_tanh_c_rows = cg_in(reverse_3_sums, nH);
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
+            const cellgen_rows<const store> i_rows = cg_in(args->i + step * nB * nH, nH);
+            const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
+            const cellgen_rows<const store> g_rows = cg_in(args->g + step * nB * nH, nH);
+            const cellgen_rows<const store> o_rows = cg_in(args->o + step * nB * nH, nH);
+            const cellgen_rows<const real> tanh_c_rows = cg_in(reverse_tanh_c, nH);
+            const cellgen_rows<store> d_o_bar_rows = cg_rows(adjoints + step * nB * (4 * nH + nP) + nP + 3 * nH, (4 * nH + nP));
+            const cellgen_rows<store> d_g_bar_rows = cg_rows(adjoints + step * nB * (4 * nH + nP) + nP + 2 * nH, (4 * nH + nP));
+            const cellgen_rows<store> d_f_bar_rows = cg_rows(adjoints + step * nB * (4 * nH + nP) + nP + nH, (4 * nH + nP));
+            const cellgen_rows<store> d_i_bar_rows = cg_rows(adjoints + step * nB * (4 * nH + nP) + nP, (4 * nH + nP));
+            const cellgen_rows<real> d_c_prev_rows = cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH);
+            const real d_c_in = cg_load(d_c_in_rows, row, unit);
+            const real d_o_tanh_c = cg_load(d_o_tanh_c_rows, row, unit);
+            const real c_prev = cg_load(c_prev_rows, row, unit);
+            const real i = cg_load(i_rows, row, unit);
+            const real f = cg_load(f_rows, row, unit);
+            const real g = cg_load(g_rows, row, unit);
+            const real o = cg_load(o_rows, row, unit);
+            const real tanh_c = cg_load(tanh_c_rows, row, unit);
+            const real d_tanh_c = d_o_tanh_c * o;
+            const real d_c_total = d_c_in + d_tanh_c * (1 - tanh_c * tanh_c);
+            const real d_o = d_o_tanh_c * tanh_c;
+            const real d_g = d_c_total * i;
+            const real d_f = d_c_total * c_prev;
+            const real d_i = d_c_total * g;
+            const real d_o_bar = d_o * (1 - o) * o;
+            cg_store(d_o_bar_rows, row, unit, d_o_bar);
+            const real d_g_bar = d_g * (1 - g * g);
+            cg_store(d_g_bar_rows, row, unit, d_g_bar);
+            const real d_f_bar = d_f * (1 - f) * f;
+            cg_store(d_f_bar_rows, row, unit, d_f_bar);
+            const real d_i_bar = d_i * (1 - i) * i;
+            cg_store(d_i_bar_rows, row, unit, d_i_bar);
+            const real d_c_prev = d_c_total * f;
+            cg_store(d_c_prev_rows, row, unit, d_c_prev);
+}
+        __syncthreads();
+        /* d_b_x_w_r_prev_u @ [u.T] */
+        cg_block_product<1>(top, rows, nP, 4 * nH, cg_in(adjoints + step * nB * (4 * nH + nP) + nP, (4 * nH + nP)), shared_2, cg_rows(d_r_prev_pair + step % 2 * nB * nP, nP), 0);
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, int with_blas)
 {
@@ -898,35 +1120,40 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
     if (status) return status;
     cg_copy(&run, nB, nP, cg_rows(d_r_prev_pair + nT % 2 * nB * nP, nP), cg_in(args->d_r_last, nP));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_1), nB, nP,
-            cg_in((args->d_r ? args->d_r + step * nB * nP : nullptr), nP),
-            cg_in(d_r_prev_pair + (step + 1) % 2 * nB * nP, nP),
-            cg_rows(adjoints + step * nB * (4 * nH + nP), (4 * nH + nP)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_2), nB, nH,
-            cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
-            cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in(args->c + step * nB * nH, nH),
-            cg_rows(reverse_d_c_in, nH),
-            cg_rows(reverse_tanh_c, nH));
-        /* d_r_in @ [w_p.T] */
-        cg_gemm_nt(&run, nB, nH, nP, adjoints + step * nB * (4 * nH + nP), (4 * nH + nP), args->w_p, nP, reverse_3_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_3), nB, nH,
-            cg_in(reverse_d_c_in, nH),
-            cg_in(reverse_3_sums, nH),
-            cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
-            cg_in(args->i + step * nB * nH, nH),
-            cg_in(args->f + step * nB * nH, nH),
-            cg_in(args->g + step * nB * nH, nH),
-            cg_in(args->o + step * nB * nH, nH),
-            cg_in(reverse_tanh_c, nH),
-            cg_rows(adjoints + step * nB * (4 * nH + nP) + nP + 3 * nH, (4 * nH + nP)),
-            cg_rows(adjoints + step * nB * (4 * nH + nP) + nP + 2 * nH, (4 * nH + nP)),
-            cg_rows(adjoints + step * nB * (4 * nH + nP) + nP + nH, (4 * nH + nP)),
-            cg_rows(adjoints + step * nB * (4 * nH + nP) + nP, (4 * nH + nP)),
-            cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
-        /* d_b_x_w_r_prev_u @ [u.T] */
-        cg_gemm_nt(&run, nB, nP, 4 * nH, adjoints + step * nB * (4 * nH + nP) + nP, (4 * nH + nP), args->u, (4 * nH), d_r_prev_pair + step % 2 * nB * nP, nP, 0);
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(cellgen_larger(0, nH), nP), nP * 1 * nH + (4 * nH) * 1 * nP, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_block), blocks, nT, nB, nI, nP, nH, *args, adjoints, d_r_prev_pair, d_c_prev_pair, reverse_d_c_in, reverse_tanh_c, reverse_3_sums);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_1), nB, nP,
+                cg_in((args->d_r ? args->d_r + step * nB * nP : nullptr), nP),
+                cg_in(d_r_prev_pair + (step + 1) % 2 * nB * nP, nP),
+                cg_rows(adjoints + step * nB * (4 * nH + nP), (4 * nH + nP)));
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_2), nB, nH,
+                cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
+                cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in(args->c + step * nB * nH, nH),
+                cg_rows(reverse_d_c_in, nH),
+                cg_rows(reverse_tanh_c, nH));
+            /* d_r_in @ [w_p.T] */
+            cg_gemm_nt(&run, nB, nH, nP, adjoints + step * nB * (4 * nH + nP), (4 * nH + nP), args->w_p, nP, reverse_3_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_3), nB, nH,
+                cg_in(reverse_d_c_in, nH),
+                cg_in(reverse_3_sums, nH),
+                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in(args->i + step * nB * nH, nH),
+                cg_in(args->f + step * nB * nH, nH),
+                cg_in(args->g + step * nB * nH, nH),
+                cg_in(args->o + step * nB * nH, nH),
+                cg_in(reverse_tanh_c, nH),
+                cg_rows(adjoints + step * nB * (4 * nH + nP) + nP + 3 * nH, (4 * nH + nP)),
+                cg_rows(adjoints + step * nB * (4 * nH + nP) + nP + 2 * nH, (4 * nH + nP)),
+                cg_rows(adjoints + step * nB * (4 * nH + nP) + nP + nH, (4 * nH + nP)),
+                cg_rows(adjoints + step * nB * (4 * nH + nP) + nP, (4 * nH + nP)),
+                cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
+            /* d_b_x_w_r_prev_u @ [u.T] */
+            cg_gemm_nt(&run, nB, nP, 4 * nH, adjoints + step * nB * (4 * nH + nP) + nP, (4 * nH + nP), args->u, (4 * nH), d_r_prev_pair + step % 2 * nB * nP, nP, 0);
+        }
     }
     cg_copy(&run, nB, nP, cg_rows(args->d_r_prev, nP), cg_in(d_r_prev_pair, nP));
     cg_copy(&run, nB, nH, cg_rows(args->d_c_prev, nH), cg_in(d_c_prev_pair, nH));

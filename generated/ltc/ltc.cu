@@ -23,6 +23,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "ltc.cu"
 #undef CELLGEN_STORE
@@ -52,6 +53,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(ltc_cuda_forward_args);
 
@@ -401,6 +403,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(ltc_cuda_backward_args);
 
@@ -1199,6 +1202,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(ltc_cuda_weight_gradients_args);
 
@@ -1745,6 +1749,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward_args);
 
@@ -1936,6 +1941,229 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_7)(
     cg_store(h_rows, row, unit, h);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward_args) call,
+    real *forward_dt,
+    real *forward_2_sums,
+    real *forward_drive,
+    store *forward_h_1,
+    real *forward_3_sums,
+    store *forward_h_2,
+    real *forward_4_sums,
+    store *forward_h_3,
+    real *forward_5_sums,
+    store *forward_h_4,
+    real *forward_6_sums,
+    store *forward_h_5,
+    real *forward_7_sums)
+{
+    const CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->u, nH), 0, nH, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nH) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->u, nH), 0, nH, 1 * (nH), shared_2);
+    store *const shared_2_end = shared_2 + (nH) * 1 * (nH);
+    store *const shared_3 = shared_2_end;
+    cg_hold(cg_in(args->u, nH), 0, nH, 1 * (nH), shared_3);
+    store *const shared_3_end = shared_3 + (nH) * 1 * (nH);
+    store *const shared_4 = shared_3_end;
+    cg_hold(cg_in(args->u, nH), 0, nH, 1 * (nH), shared_4);
+    store *const shared_4_end = shared_4 + (nH) * 1 * (nH);
+    store *const shared_5 = shared_4_end;
+    cg_hold(cg_in(args->u, nH), 0, nH, 1 * (nH), shared_5);
+    store *const shared_5_end = shared_5 + (nH) * 1 * (nH);
+    store *const shared_6 = shared_5_end;
+    cg_hold(cg_in(args->u, nH), 0, nH, 1 * (nH), shared_6);
+    for (int64_t step = 0; step < nT; ++step) {
+        for (int64_t at = threadIdx.x; at < rows * (1); at += blockDim.x) {
+            const int64_t row = top + at / (1), unit = at % (1);
+            /* dt = ts / 6 */
+            const cellgen_rows<const store> ts_rows = cg_in(args->ts + step * nB * 1, 1);
+            const cellgen_rows<real> dt_rows = cg_rows(forward_dt, 1);
+            const real ts = cg_load(ts_rows, row, unit);
+            const real dt = ts / 6;
+            cg_store(dt_rows, row, unit, dt);
+}
+        __syncthreads();
+        /* h_prev @ [u] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_2_sums + step * nB * (2 * nH) + nH, (2 * nH)), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* drive = b + x_w
+             * f_1 = sigmoid(drive + h_prev_u)
+             * h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1) */
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> b_rows = cg_in(args->b, nH);
+            const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
+            const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
+            const cellgen_rows<const real> dt_rows = cg_in(forward_dt, 1);
+            const cellgen_rows<const real> x_w_rows = cg_in(forward_2_sums + step * nB * (2 * nH), (2 * nH));
+            const cellgen_rows<const real> h_prev_u_rows = cg_in(forward_2_sums + step * nB * (2 * nH) + nH, (2 * nH));
+            const cellgen_rows<real> drive_rows = cg_rows(forward_drive, nH);
+            const cellgen_rows<store> f_1_rows = cg_rows((args->f_1 ? args->f_1 + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_1_rows = cg_rows(forward_h_1, nH);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real b = cg_load(b_rows, 0, unit);
+            const real a = cg_load(a_rows, 0, unit);
+            const real tau = cg_load(tau_rows, 0, unit);
+            const real dt = cg_load(dt_rows, row, 0);
+            const real x_w = cg_load(x_w_rows, row, unit);
+            const real h_prev_u = cg_load(h_prev_u_rows, row, unit);
+            const real drive = b + x_w;
+            cg_store(drive_rows, row, unit, drive);
+            const real f_1 = cg_sigmoid(drive + h_prev_u);
+            cg_store_if(f_1_rows, row, unit, f_1);
+            const real h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1);
+            cg_store(h_1_rows, row, unit, h_1);
+}
+        __syncthreads();
+        /* h_1 @ [u] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_1, nH), shared_2, cg_rows(forward_3_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* f_2 = sigmoid(drive + h_1_u)
+             * h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1) */
+            const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
+            const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
+            const cellgen_rows<const real> drive_rows = cg_in(forward_drive, nH);
+            const cellgen_rows<const real> dt_rows = cg_in(forward_dt, 1);
+            const cellgen_rows<const store> h_1_rows = cg_in(forward_h_1, nH);
+            const cellgen_rows<const real> h_1_u_rows = cg_in(forward_3_sums, nH);
+            const cellgen_rows<store> f_2_rows = cg_rows((args->f_2 ? args->f_2 + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_2_rows = cg_rows(forward_h_2, nH);
+            const real a = cg_load(a_rows, 0, unit);
+            const real tau = cg_load(tau_rows, 0, unit);
+            const real drive = cg_load(drive_rows, row, unit);
+            const real dt = cg_load(dt_rows, row, 0);
+            const real h_1 = cg_load(h_1_rows, row, unit);
+            const real h_1_u = cg_load(h_1_u_rows, row, unit);
+            const real f_2 = cg_sigmoid(drive + h_1_u);
+            cg_store_if(f_2_rows, row, unit, f_2);
+            const real h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1);
+            cg_store(h_2_rows, row, unit, h_2);
+}
+        __syncthreads();
+        /* h_2 @ [u] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_2, nH), shared_3, cg_rows(forward_4_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* f_3 = sigmoid(drive + h_2_u)
+             * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1) */
+            const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
+            const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
+            const cellgen_rows<const real> drive_rows = cg_in(forward_drive, nH);
+            const cellgen_rows<const real> dt_rows = cg_in(forward_dt, 1);
+            const cellgen_rows<const store> h_2_rows = cg_in(forward_h_2, nH);
+            const cellgen_rows<const real> h_2_u_rows = cg_in(forward_4_sums, nH);
+            const cellgen_rows<store> f_3_rows = cg_rows((args->f_3 ? args->f_3 + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_3_rows = cg_rows(forward_h_3, nH);
+            const real a = cg_load(a_rows, 0, unit);
+            const real tau = cg_load(tau_rows, 0, unit);
+            const real drive = cg_load(drive_rows, row, unit);
+            const real dt = cg_load(dt_rows, row, 0);
+            const real h_2 = cg_load(h_2_rows, row, unit);
+            const real h_2_u = cg_load(h_2_u_rows, row, unit);
+            const real f_3 = cg_sigmoid(drive + h_2_u);
+            cg_store_if(f_3_rows, row, unit, f_3);
+            const real h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1);
+            cg_store(h_3_rows, row, unit, h_3);
+}
+        __syncthreads();
+        /* h_3 @ [u] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_3, nH), shared_4, cg_rows(forward_5_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* f_4 = sigmoid(drive + h_3_u)
+             * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1) */
+            const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
+            const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
+            const cellgen_rows<const real> drive_rows = cg_in(forward_drive, nH);
+            const cellgen_rows<const real> dt_rows = cg_in(forward_dt, 1);
+            const cellgen_rows<const store> h_3_rows = cg_in(forward_h_3, nH);
+            const cellgen_rows<const real> h_3_u_rows = cg_in(forward_5_sums, nH);
+            const cellgen_rows<store> f_4_rows = cg_rows((args->f_4 ? args->f_4 + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_4_rows = cg_rows(forward_h_4, nH);
+            const real a = cg_load(a_rows, 0, unit);
+            const real tau = cg_load(tau_rows, 0, unit);
+            const real drive = cg_load(drive_rows, row, unit);
+            const real dt = cg_load(dt_rows, row, 0);
+            const real h_3 = cg_load(h_3_rows, row, unit);
+            const real h_3_u = cg_load(h_3_u_rows, row, unit);
+            const real f_4 = cg_sigmoid(drive + h_3_u);
+            cg_store_if(f_4_rows, row, unit, f_4);
+            const real h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
+            cg_store(h_4_rows, row, unit, h_4);
+}
+        __syncthreads();
+        /* h_4 @ [u] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_4, nH), shared_5, cg_rows(forward_6_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* f_5 = sigmoid(drive + h_4_u)
+             * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1) */
+            const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
+            const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
+            const cellgen_rows<const real> drive_rows = cg_in(forward_drive, nH);
+            const cellgen_rows<const real> dt_rows = cg_in(forward_dt, 1);
+            const cellgen_rows<const store> h_4_rows = cg_in(forward_h_4, nH);
+            const cellgen_rows<const real> h_4_u_rows = cg_in(forward_6_sums, nH);
+            const cellgen_rows<store> f_5_rows = cg_rows((args->f_5 ? args->f_5 + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_5_rows = cg_rows(forward_h_5, nH);
+            const real a = cg_load(a_rows, 0, unit);
+            const real tau = cg_load(tau_rows, 0, unit);
+            const real drive = cg_load(drive_rows, row, unit);
+            const real dt = cg_load(dt_rows, row, 0);
+            const real h_4 = cg_load(h_4_rows, row, unit);
+            const real h_4_u = cg_load(h_4_u_rows, row, unit);
+            const real f_5 = cg_sigmoid(drive + h_4_u);
+            cg_store_if(f_5_rows, row, unit, f_5);
+            const real h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
+            cg_store(h_5_rows, row, unit, h_5);
+}
+        __syncthreads();
+        /* h_5 @ [u] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_5, nH), shared_6, cg_rows(forward_7_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* f_6 = sigmoid(drive + h_5_u)
+             * h = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1) */
+            const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
+            const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
+            const cellgen_rows<const real> drive_rows = cg_in(forward_drive, nH);
+            const cellgen_rows<const real> dt_rows = cg_in(forward_dt, 1);
+            const cellgen_rows<const store> h_5_rows = cg_in(forward_h_5, nH);
+            const cellgen_rows<const real> h_5_u_rows = cg_in(forward_7_sums, nH);
+            const cellgen_rows<store> f_6_rows = cg_rows((args->f_6 ? args->f_6 + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real a = cg_load(a_rows, 0, unit);
+            const real tau = cg_load(tau_rows, 0, unit);
+            const real drive = cg_load(drive_rows, row, unit);
+            const real dt = cg_load(dt_rows, row, 0);
+            const real h_5 = cg_load(h_5_rows, row, unit);
+            const real h_5_u = cg_load(h_5_u_rows, row, unit);
+            const real f_6 = cg_sigmoid(drive + h_5_u);
+            cg_store_if(f_6_rows, row, unit, f_6);
+            const real h = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1);
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -2006,78 +2234,83 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward)(
     if (status) return status;
     /* x @ [w], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_2_sums, (2 * nH), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_forward_1), nB, (int64_t)1,
-            cg_in(args->ts + step * nB * 1, 1),
-            cg_rows(forward_dt, 1));
-        /* h_prev @ [u] */
-        cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u, nH, forward_2_sums + step * nB * (2 * nH) + nH, (2 * nH), 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_forward_2), nB, nH,
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->b, nH),
-            cg_in(args->a, nH),
-            cg_in(args->tau, nH),
-            cg_in(forward_dt, 1),
-            cg_in(forward_2_sums + step * nB * (2 * nH), (2 * nH)),
-            cg_in(forward_2_sums + step * nB * (2 * nH) + nH, (2 * nH)),
-            cg_rows(forward_drive, nH),
-            cg_rows((args->f_1 ? args->f_1 + step * nB * nH : nullptr), nH),
-            cg_rows(forward_h_1, nH));
-        /* h_1 @ [u] */
-        cg_gemm_nn(&run, nB, nH, nH, forward_h_1, nH, args->u, nH, forward_3_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_forward_3), nB, nH,
-            cg_in(args->a, nH),
-            cg_in(args->tau, nH),
-            cg_in(forward_drive, nH),
-            cg_in(forward_dt, 1),
-            cg_in(forward_h_1, nH),
-            cg_in(forward_3_sums, nH),
-            cg_rows((args->f_2 ? args->f_2 + step * nB * nH : nullptr), nH),
-            cg_rows(forward_h_2, nH));
-        /* h_2 @ [u] */
-        cg_gemm_nn(&run, nB, nH, nH, forward_h_2, nH, args->u, nH, forward_4_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_forward_4), nB, nH,
-            cg_in(args->a, nH),
-            cg_in(args->tau, nH),
-            cg_in(forward_drive, nH),
-            cg_in(forward_dt, 1),
-            cg_in(forward_h_2, nH),
-            cg_in(forward_4_sums, nH),
-            cg_rows((args->f_3 ? args->f_3 + step * nB * nH : nullptr), nH),
-            cg_rows(forward_h_3, nH));
-        /* h_3 @ [u] */
-        cg_gemm_nn(&run, nB, nH, nH, forward_h_3, nH, args->u, nH, forward_5_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_forward_5), nB, nH,
-            cg_in(args->a, nH),
-            cg_in(args->tau, nH),
-            cg_in(forward_drive, nH),
-            cg_in(forward_dt, 1),
-            cg_in(forward_h_3, nH),
-            cg_in(forward_5_sums, nH),
-            cg_rows((args->f_4 ? args->f_4 + step * nB * nH : nullptr), nH),
-            cg_rows(forward_h_4, nH));
-        /* h_4 @ [u] */
-        cg_gemm_nn(&run, nB, nH, nH, forward_h_4, nH, args->u, nH, forward_6_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_forward_6), nB, nH,
-            cg_in(args->a, nH),
-            cg_in(args->tau, nH),
-            cg_in(forward_drive, nH),
-            cg_in(forward_dt, 1),
-            cg_in(forward_h_4, nH),
-            cg_in(forward_6_sums, nH),
-            cg_rows((args->f_5 ? args->f_5 + step * nB * nH : nullptr), nH),
-            cg_rows(forward_h_5, nH));
-        /* h_5 @ [u] */
-        cg_gemm_nn(&run, nB, nH, nH, forward_h_5, nH, args->u, nH, forward_7_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_forward_7), nB, nH,
-            cg_in(args->a, nH),
-            cg_in(args->tau, nH),
-            cg_in(forward_drive, nH),
-            cg_in(forward_dt, 1),
-            cg_in(forward_h_5, nH),
-            cg_in(forward_7_sums, nH),
-            cg_rows((args->f_6 ? args->f_6 + step * nB * nH : nullptr), nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, sizeof(store), 13, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(ltc_forward_block), blocks, nT, nB, nI, nH, *args, forward_dt, forward_2_sums, forward_drive, forward_h_1, forward_3_sums, forward_h_2, forward_4_sums, forward_h_3, forward_5_sums, forward_h_4, forward_6_sums, forward_h_5, forward_7_sums);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_forward_1), nB, (int64_t)1,
+                cg_in(args->ts + step * nB * 1, 1),
+                cg_rows(forward_dt, 1));
+            /* h_prev @ [u] */
+            cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u, nH, forward_2_sums + step * nB * (2 * nH) + nH, (2 * nH), 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_forward_2), nB, nH,
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->b, nH),
+                cg_in(args->a, nH),
+                cg_in(args->tau, nH),
+                cg_in(forward_dt, 1),
+                cg_in(forward_2_sums + step * nB * (2 * nH), (2 * nH)),
+                cg_in(forward_2_sums + step * nB * (2 * nH) + nH, (2 * nH)),
+                cg_rows(forward_drive, nH),
+                cg_rows((args->f_1 ? args->f_1 + step * nB * nH : nullptr), nH),
+                cg_rows(forward_h_1, nH));
+            /* h_1 @ [u] */
+            cg_gemm_nn(&run, nB, nH, nH, forward_h_1, nH, args->u, nH, forward_3_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_forward_3), nB, nH,
+                cg_in(args->a, nH),
+                cg_in(args->tau, nH),
+                cg_in(forward_drive, nH),
+                cg_in(forward_dt, 1),
+                cg_in(forward_h_1, nH),
+                cg_in(forward_3_sums, nH),
+                cg_rows((args->f_2 ? args->f_2 + step * nB * nH : nullptr), nH),
+                cg_rows(forward_h_2, nH));
+            /* h_2 @ [u] */
+            cg_gemm_nn(&run, nB, nH, nH, forward_h_2, nH, args->u, nH, forward_4_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_forward_4), nB, nH,
+                cg_in(args->a, nH),
+                cg_in(args->tau, nH),
+                cg_in(forward_drive, nH),
+                cg_in(forward_dt, 1),
+                cg_in(forward_h_2, nH),
+                cg_in(forward_4_sums, nH),
+                cg_rows((args->f_3 ? args->f_3 + step * nB * nH : nullptr), nH),
+                cg_rows(forward_h_3, nH));
+            /* h_3 @ [u] */
+            cg_gemm_nn(&run, nB, nH, nH, forward_h_3, nH, args->u, nH, forward_5_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_forward_5), nB, nH,
+                cg_in(args->a, nH),
+                cg_in(args->tau, nH),
+                cg_in(forward_drive, nH),
+                cg_in(forward_dt, 1),
+                cg_in(forward_h_3, nH),
+                cg_in(forward_5_sums, nH),
+                cg_rows((args->f_4 ? args->f_4 + step * nB * nH : nullptr), nH),
+                cg_rows(forward_h_4, nH));
+            /* h_4 @ [u] */
+            cg_gemm_nn(&run, nB, nH, nH, forward_h_4, nH, args->u, nH, forward_6_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_forward_6), nB, nH,
+                cg_in(args->a, nH),
+                cg_in(args->tau, nH),
+                cg_in(forward_drive, nH),
+                cg_in(forward_dt, 1),
+                cg_in(forward_h_4, nH),
+                cg_in(forward_6_sums, nH),
+                cg_rows((args->f_5 ? args->f_5 + step * nB * nH : nullptr), nH),
+                cg_rows(forward_h_5, nH));
+            /* h_5 @ [u] */
+            cg_gemm_nn(&run, nB, nH, nH, forward_h_5, nH, args->u, nH, forward_7_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_forward_7), nB, nH,
+                cg_in(args->a, nH),
+                cg_in(args->tau, nH),
+                cg_in(forward_drive, nH),
+                cg_in(forward_dt, 1),
+                cg_in(forward_h_5, nH),
+                cg_in(forward_7_sums, nH),
+                cg_rows((args->f_6 ? args->f_6 + step * nB * nH : nullptr), nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     return run.error;
@@ -2113,6 +2346,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_args);
 
@@ -2650,6 +2884,309 @@ __global__ void CELLGEN_CUDA_NAME(ltc_sequence_backward_epilogue_1)(
     cg_store(d_u_rows, row, unit, d_u);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair,
+    real *reverse_dt,
+    real *reverse_h_1,
+    real *reverse_h_2,
+    real *reverse_h_3,
+    real *reverse_h_4,
+    real *reverse_4_sums,
+    real *reverse_5_sums,
+    real *reverse_6_sums,
+    real *reverse_7_sums,
+    real *reverse_8_sums,
+    real *reverse_9_sums)
+{
+    const CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->u, nH), 1, nH, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nH) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->u, nH), 1, nH, 1 * (nH), shared_2);
+    store *const shared_2_end = shared_2 + (nH) * 1 * (nH);
+    store *const shared_3 = shared_2_end;
+    cg_hold(cg_in(args->u, nH), 1, nH, 1 * (nH), shared_3);
+    store *const shared_3_end = shared_3 + (nH) * 1 * (nH);
+    store *const shared_4 = shared_3_end;
+    cg_hold(cg_in(args->u, nH), 1, nH, 1 * (nH), shared_4);
+    store *const shared_4_end = shared_4 + (nH) * 1 * (nH);
+    store *const shared_5 = shared_4_end;
+    cg_hold(cg_in(args->u, nH), 1, nH, 1 * (nH), shared_5);
+    store *const shared_5_end = shared_5 + (nH) * 1 * (nH);
+    store *const shared_6 = shared_5_end;
+    cg_hold(cg_in(args->u, nH), 1, nH, 1 * (nH), shared_6);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_in = d_h + d_h_next */
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<store> d_h_in_rows = cg_rows(adjoints + step * nB * (12 * nH), (12 * nH));
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real d_h_in = d_h + d_h_next;
+            cg_store(d_h_in_rows, row, unit, d_h_in);
+}
+        __syncthreads();
+        for (int64_t at = threadIdx.x; at < rows * (1); at += blockDim.x) {
+            const int64_t row = top + at / (1), unit = at % (1);
+            /* dt = ts / 6 */
+            const cellgen_rows<const store> ts_rows = cg_in(args->ts + step * nB * 1, 1);
+            const cellgen_rows<real> dt_rows = cg_rows(reverse_dt, 1);
+            const real ts = cg_load(ts_rows, row, unit);
+            const real dt = ts / 6;
+            cg_store(dt_rows, row, unit, dt);
+}
+        __syncthreads();
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1)
+             * h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1)
+             * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1)
+             * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1)
+             * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1)
+             * d_f_6 = d_h_in * (a * dt / ((1 / tau + f_6) * dt + 1) - (a * dt * f_6 + h_5) * dt / ((1 / tau + f_6) * dt + 1)**2)
+             * d_f_6_pre = d_f_6 * (1 - f_6) * f_6 */
+            const cellgen_rows<const store> d_h_in_rows = cg_in(adjoints + step * nB * (12 * nH), (12 * nH));
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
+            const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
+            const cellgen_rows<const real> dt_rows = cg_in(reverse_dt, 1);
+            const cellgen_rows<const store> f_1_rows = cg_in(args->f_1 + step * nB * nH, nH);
+            const cellgen_rows<const store> f_2_rows = cg_in(args->f_2 + step * nB * nH, nH);
+            const cellgen_rows<const store> f_3_rows = cg_in(args->f_3 + step * nB * nH, nH);
+            const cellgen_rows<const store> f_4_rows = cg_in(args->f_4 + step * nB * nH, nH);
+            const cellgen_rows<const store> f_5_rows = cg_in(args->f_5 + step * nB * nH, nH);
+            const cellgen_rows<const store> f_6_rows = cg_in(args->f_6 + step * nB * nH, nH);
+            const cellgen_rows<real> h_1_rows = cg_rows(reverse_h_1, nH);
+            const cellgen_rows<real> h_2_rows = cg_rows(reverse_h_2, nH);
+            const cellgen_rows<real> h_3_rows = cg_rows(reverse_h_3, nH);
+            const cellgen_rows<real> h_4_rows = cg_rows(reverse_h_4, nH);
+            const cellgen_rows<store> d_f_6_pre_rows = cg_rows(adjoints + step * nB * (12 * nH) + nH, (12 * nH));
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real a = cg_load(a_rows, 0, unit);
+            const real tau = cg_load(tau_rows, 0, unit);
+            const real dt = cg_load(dt_rows, row, 0);
+            const real f_1 = cg_load(f_1_rows, row, unit);
+            const real f_2 = cg_load(f_2_rows, row, unit);
+            const real f_3 = cg_load(f_3_rows, row, unit);
+            const real f_4 = cg_load(f_4_rows, row, unit);
+            const real f_5 = cg_load(f_5_rows, row, unit);
+            const real f_6 = cg_load(f_6_rows, row, unit);
+            const real h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1);
+            cg_store(h_1_rows, row, unit, h_1);
+            const real h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1);
+            cg_store(h_2_rows, row, unit, h_2);
+            const real h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1);
+            cg_store(h_3_rows, row, unit, h_3);
+            const real h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
+            cg_store(h_4_rows, row, unit, h_4);
+            const real h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
+            const real d_f_6 = d_h_in * (a * dt / ((1 / tau + f_6) * dt + 1) - (a * dt * f_6 + h_5) * dt / (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)));
+            const real d_f_6_pre = d_f_6 * (1 - f_6) * f_6;
+            cg_store(d_f_6_pre_rows, row, unit, d_f_6_pre);
+}
+        __syncthreads();
+        /* d_f_6_pre @ [u.T] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + nH, (12 * nH)), shared_1, cg_rows(reverse_4_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1
+             * d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / ((1 / tau + f_5) * dt + 1)**2)
+             * d_f_5_pre = d_f_5 * (1 - f_5) * f_5 */
+            const cellgen_rows<const store> d_h_in_rows = cg_in(adjoints + step * nB * (12 * nH), (12 * nH));
+            const cellgen_rows<const real> d_h_5_1_rows = cg_in(reverse_4_sums, nH);
+            const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
+            const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
+            const cellgen_rows<const real> dt_rows = cg_in(reverse_dt, 1);
+            const cellgen_rows<const real> h_4_rows = cg_in(reverse_h_4, nH);
+            const cellgen_rows<const store> f_5_rows = cg_in(args->f_5 + step * nB * nH, nH);
+            const cellgen_rows<const store> f_6_rows = cg_in(args->f_6 + step * nB * nH, nH);
+            const cellgen_rows<store> d_h_5_rows = cg_rows(adjoints + step * nB * (12 * nH) + 2 * nH, (12 * nH));
+            const cellgen_rows<store> d_f_5_pre_rows = cg_rows(adjoints + step * nB * (12 * nH) + 3 * nH, (12 * nH));
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
+            const real d_h_5_1 = cg_load(d_h_5_1_rows, row, unit);
+            const real a = cg_load(a_rows, 0, unit);
+            const real tau = cg_load(tau_rows, 0, unit);
+            const real dt = cg_load(dt_rows, row, 0);
+            const real h_4 = cg_load(h_4_rows, row, unit);
+            const real f_5 = cg_load(f_5_rows, row, unit);
+            const real f_6 = cg_load(f_6_rows, row, unit);
+            const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
+            cg_store(d_h_5_rows, row, unit, d_h_5);
+            const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
+            const real d_f_5_pre = d_f_5 * (1 - f_5) * f_5;
+            cg_store(d_f_5_pre_rows, row, unit, d_f_5_pre);
+}
+        __syncthreads();
+        /* d_f_5_pre @ [u.T] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 3 * nH, (12 * nH)), shared_2, cg_rows(reverse_5_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1
+             * d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / ((1 / tau + f_4) * dt + 1)**2)
+             * d_f_4_pre = d_f_4 * (1 - f_4) * f_4 */
+            const cellgen_rows<const store> d_h_5_rows = cg_in(adjoints + step * nB * (12 * nH) + 2 * nH, (12 * nH));
+            const cellgen_rows<const real> d_h_4_1_rows = cg_in(reverse_5_sums, nH);
+            const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
+            const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
+            const cellgen_rows<const real> dt_rows = cg_in(reverse_dt, 1);
+            const cellgen_rows<const real> h_3_rows = cg_in(reverse_h_3, nH);
+            const cellgen_rows<const store> f_4_rows = cg_in(args->f_4 + step * nB * nH, nH);
+            const cellgen_rows<const store> f_5_rows = cg_in(args->f_5 + step * nB * nH, nH);
+            const cellgen_rows<store> d_h_4_rows = cg_rows(adjoints + step * nB * (12 * nH) + 4 * nH, (12 * nH));
+            const cellgen_rows<store> d_f_4_pre_rows = cg_rows(adjoints + step * nB * (12 * nH) + 5 * nH, (12 * nH));
+            const real d_h_5 = cg_load(d_h_5_rows, row, unit);
+            const real d_h_4_1 = cg_load(d_h_4_1_rows, row, unit);
+            const real a = cg_load(a_rows, 0, unit);
+            const real tau = cg_load(tau_rows, 0, unit);
+            const real dt = cg_load(dt_rows, row, 0);
+            const real h_3 = cg_load(h_3_rows, row, unit);
+            const real f_4 = cg_load(f_4_rows, row, unit);
+            const real f_5 = cg_load(f_5_rows, row, unit);
+            const real d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1;
+            cg_store(d_h_4_rows, row, unit, d_h_4);
+            const real d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
+            const real d_f_4_pre = d_f_4 * (1 - f_4) * f_4;
+            cg_store(d_f_4_pre_rows, row, unit, d_f_4_pre);
+}
+        __syncthreads();
+        /* d_f_4_pre @ [u.T] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 5 * nH, (12 * nH)), shared_3, cg_rows(reverse_6_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1
+             * d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / ((1 / tau + f_3) * dt + 1)**2)
+             * d_f_3_pre = d_f_3 * (1 - f_3) * f_3 */
+            const cellgen_rows<const store> d_h_4_rows = cg_in(adjoints + step * nB * (12 * nH) + 4 * nH, (12 * nH));
+            const cellgen_rows<const real> d_h_3_1_rows = cg_in(reverse_6_sums, nH);
+            const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
+            const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
+            const cellgen_rows<const real> dt_rows = cg_in(reverse_dt, 1);
+            const cellgen_rows<const real> h_2_rows = cg_in(reverse_h_2, nH);
+            const cellgen_rows<const store> f_3_rows = cg_in(args->f_3 + step * nB * nH, nH);
+            const cellgen_rows<const store> f_4_rows = cg_in(args->f_4 + step * nB * nH, nH);
+            const cellgen_rows<store> d_h_3_rows = cg_rows(adjoints + step * nB * (12 * nH) + 6 * nH, (12 * nH));
+            const cellgen_rows<store> d_f_3_pre_rows = cg_rows(adjoints + step * nB * (12 * nH) + 7 * nH, (12 * nH));
+            const real d_h_4 = cg_load(d_h_4_rows, row, unit);
+            const real d_h_3_1 = cg_load(d_h_3_1_rows, row, unit);
+            const real a = cg_load(a_rows, 0, unit);
+            const real tau = cg_load(tau_rows, 0, unit);
+            const real dt = cg_load(dt_rows, row, 0);
+            const real h_2 = cg_load(h_2_rows, row, unit);
+            const real f_3 = cg_load(f_3_rows, row, unit);
+            const real f_4 = cg_load(f_4_rows, row, unit);
+            const real d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1;
+            cg_store(d_h_3_rows, row, unit, d_h_3);
+            const real d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
+            const real d_f_3_pre = d_f_3 * (1 - f_3) * f_3;
+            cg_store(d_f_3_pre_rows, row, unit, d_f_3_pre);
+}
+        __syncthreads();
+        /* d_f_3_pre @ [u.T] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 7 * nH, (12 * nH)), shared_4, cg_rows(reverse_7_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1
+             * d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / ((1 / tau + f_2) * dt + 1)**2)
+             * d_f_2_pre = d_f_2 * (1 - f_2) * f_2 */
+            const cellgen_rows<const store> d_h_3_rows = cg_in(adjoints + step * nB * (12 * nH) + 6 * nH, (12 * nH));
+            const cellgen_rows<const real> d_h_2_1_rows = cg_in(reverse_7_sums, nH);
+            const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
+            const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
+            const cellgen_rows<const real> dt_rows = cg_in(reverse_dt, 1);
+            const cellgen_rows<const real> h_1_rows = cg_in(reverse_h_1, nH);
+            const cellgen_rows<const store> f_2_rows = cg_in(args->f_2 + step * nB * nH, nH);
+            const cellgen_rows<const store> f_3_rows = cg_in(args->f_3 + step * nB * nH, nH);
+            const cellgen_rows<store> d_h_2_rows = cg_rows(adjoints + step * nB * (12 * nH) + 8 * nH, (12 * nH));
+            const cellgen_rows<store> d_f_2_pre_rows = cg_rows(adjoints + step * nB * (12 * nH) + 9 * nH, (12 * nH));
+            const real d_h_3 = cg_load(d_h_3_rows, row, unit);
+            const real d_h_2_1 = cg_load(d_h_2_1_rows, row, unit);
+            const real a = cg_load(a_rows, 0, unit);
+            const real tau = cg_load(tau_rows, 0, unit);
+            const real dt = cg_load(dt_rows, row, 0);
+            const real h_1 = cg_load(h_1_rows, row, unit);
+            const real f_2 = cg_load(f_2_rows, row, unit);
+            const real f_3 = cg_load(f_3_rows, row, unit);
+            const real d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1;
+            cg_store(d_h_2_rows, row, unit, d_h_2);
+            const real d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
+            const real d_f_2_pre = d_f_2 * (1 - f_2) * f_2;
+            cg_store(d_f_2_pre_rows, row, unit, d_f_2_pre);
+}
+        __syncthreads();
+        /* d_f_2_pre @ [u.T] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 9 * nH, (12 * nH)), shared_5, cg_rows(reverse_8_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1
+             * d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / ((1 / tau + f_1) * dt + 1)**2)
+             * d_f_1_pre = d_f_1 * (1 - f_1) * f_1 */
+            const cellgen_rows<const store> d_h_2_rows = cg_in(adjoints + step * nB * (12 * nH) + 8 * nH, (12 * nH));
+            const cellgen_rows<const real> d_h_1_1_rows = cg_in(reverse_8_sums, nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
+            const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
+            const cellgen_rows<const real> dt_rows = cg_in(reverse_dt, 1);
+            const cellgen_rows<const store> f_1_rows = cg_in(args->f_1 + step * nB * nH, nH);
+            const cellgen_rows<const store> f_2_rows = cg_in(args->f_2 + step * nB * nH, nH);
+            const cellgen_rows<store> d_h_1_rows = cg_rows(adjoints + step * nB * (12 * nH) + 10 * nH, (12 * nH));
+            const cellgen_rows<store> d_f_1_pre_rows = cg_rows(adjoints + step * nB * (12 * nH) + 11 * nH, (12 * nH));
+            const real d_h_2 = cg_load(d_h_2_rows, row, unit);
+            const real d_h_1_1 = cg_load(d_h_1_1_rows, row, unit);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real a = cg_load(a_rows, 0, unit);
+            const real tau = cg_load(tau_rows, 0, unit);
+            const real dt = cg_load(dt_rows, row, 0);
+            const real f_1 = cg_load(f_1_rows, row, unit);
+            const real f_2 = cg_load(f_2_rows, row, unit);
+            const real d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1;
+            cg_store(d_h_1_rows, row, unit, d_h_1);
+            const real d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
+            const real d_f_1_pre = d_f_1 * (1 - f_1) * f_1;
+            cg_store(d_f_1_pre_rows, row, unit, d_f_1_pre);
+}
+        __syncthreads();
+        /* d_f_1_pre @ [u.T] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 11 * nH, (12 * nH)), shared_6, cg_rows(reverse_9_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_prev = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1 */
+            const cellgen_rows<const store> d_h_1_rows = cg_in(adjoints + step * nB * (12 * nH) + 10 * nH, (12 * nH));
+            const cellgen_rows<const real> d_h_prev_1_rows = cg_in(reverse_9_sums, nH);
+            const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
+            const cellgen_rows<const real> dt_rows = cg_in(reverse_dt, 1);
+            const cellgen_rows<const store> f_1_rows = cg_in(args->f_1 + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h_1 = cg_load(d_h_1_rows, row, unit);
+            const real d_h_prev_1 = cg_load(d_h_prev_1_rows, row, unit);
+            const real tau = cg_load(tau_rows, 0, unit);
+            const real dt = cg_load(dt_rows, row, 0);
+            const real f_1 = cg_load(f_1_rows, row, unit);
+            const real d_h_prev = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1;
+            cg_store(d_h_prev_rows, row, unit, d_h_prev);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -2782,105 +3319,110 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (12 * nH), (12 * nH)));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_2), nB, (int64_t)1,
-            cg_in(args->ts + step * nB * 1, 1),
-            cg_rows(reverse_dt, 1));
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_3), nB, nH,
-            cg_in(adjoints + step * nB * (12 * nH), (12 * nH)),
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->a, nH),
-            cg_in(args->tau, nH),
-            cg_in(reverse_dt, 1),
-            cg_in(args->f_1 + step * nB * nH, nH),
-            cg_in(args->f_2 + step * nB * nH, nH),
-            cg_in(args->f_3 + step * nB * nH, nH),
-            cg_in(args->f_4 + step * nB * nH, nH),
-            cg_in(args->f_5 + step * nB * nH, nH),
-            cg_in(args->f_6 + step * nB * nH, nH),
-            cg_rows(reverse_h_1, nH),
-            cg_rows(reverse_h_2, nH),
-            cg_rows(reverse_h_3, nH),
-            cg_rows(reverse_h_4, nH),
-            cg_rows(adjoints + step * nB * (12 * nH) + nH, (12 * nH)));
-        /* d_f_6_pre @ [u.T] */
-        cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + nH, (12 * nH), args->u, nH, reverse_4_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_4), nB, nH,
-            cg_in(adjoints + step * nB * (12 * nH), (12 * nH)),
-            cg_in(reverse_4_sums, nH),
-            cg_in(args->a, nH),
-            cg_in(args->tau, nH),
-            cg_in(reverse_dt, 1),
-            cg_in(reverse_h_4, nH),
-            cg_in(args->f_5 + step * nB * nH, nH),
-            cg_in(args->f_6 + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (12 * nH) + 2 * nH, (12 * nH)),
-            cg_rows(adjoints + step * nB * (12 * nH) + 3 * nH, (12 * nH)));
-        /* d_f_5_pre @ [u.T] */
-        cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + 3 * nH, (12 * nH), args->u, nH, reverse_5_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_5), nB, nH,
-            cg_in(adjoints + step * nB * (12 * nH) + 2 * nH, (12 * nH)),
-            cg_in(reverse_5_sums, nH),
-            cg_in(args->a, nH),
-            cg_in(args->tau, nH),
-            cg_in(reverse_dt, 1),
-            cg_in(reverse_h_3, nH),
-            cg_in(args->f_4 + step * nB * nH, nH),
-            cg_in(args->f_5 + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (12 * nH) + 4 * nH, (12 * nH)),
-            cg_rows(adjoints + step * nB * (12 * nH) + 5 * nH, (12 * nH)));
-        /* d_f_4_pre @ [u.T] */
-        cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + 5 * nH, (12 * nH), args->u, nH, reverse_6_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_6), nB, nH,
-            cg_in(adjoints + step * nB * (12 * nH) + 4 * nH, (12 * nH)),
-            cg_in(reverse_6_sums, nH),
-            cg_in(args->a, nH),
-            cg_in(args->tau, nH),
-            cg_in(reverse_dt, 1),
-            cg_in(reverse_h_2, nH),
-            cg_in(args->f_3 + step * nB * nH, nH),
-            cg_in(args->f_4 + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (12 * nH) + 6 * nH, (12 * nH)),
-            cg_rows(adjoints + step * nB * (12 * nH) + 7 * nH, (12 * nH)));
-        /* d_f_3_pre @ [u.T] */
-        cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + 7 * nH, (12 * nH), args->u, nH, reverse_7_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_7), nB, nH,
-            cg_in(adjoints + step * nB * (12 * nH) + 6 * nH, (12 * nH)),
-            cg_in(reverse_7_sums, nH),
-            cg_in(args->a, nH),
-            cg_in(args->tau, nH),
-            cg_in(reverse_dt, 1),
-            cg_in(reverse_h_1, nH),
-            cg_in(args->f_2 + step * nB * nH, nH),
-            cg_in(args->f_3 + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (12 * nH) + 8 * nH, (12 * nH)),
-            cg_rows(adjoints + step * nB * (12 * nH) + 9 * nH, (12 * nH)));
-        /* d_f_2_pre @ [u.T] */
-        cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + 9 * nH, (12 * nH), args->u, nH, reverse_8_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_8), nB, nH,
-            cg_in(adjoints + step * nB * (12 * nH) + 8 * nH, (12 * nH)),
-            cg_in(reverse_8_sums, nH),
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->a, nH),
-            cg_in(args->tau, nH),
-            cg_in(reverse_dt, 1),
-            cg_in(args->f_1 + step * nB * nH, nH),
-            cg_in(args->f_2 + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (12 * nH) + 10 * nH, (12 * nH)),
-            cg_rows(adjoints + step * nB * (12 * nH) + 11 * nH, (12 * nH)));
-        /* d_f_1_pre @ [u.T] */
-        cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + 11 * nH, (12 * nH), args->u, nH, reverse_9_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_9), nB, nH,
-            cg_in(adjoints + step * nB * (12 * nH) + 10 * nH, (12 * nH)),
-            cg_in(reverse_9_sums, nH),
-            cg_in(args->tau, nH),
-            cg_in(reverse_dt, 1),
-            cg_in(args->f_1 + step * nB * nH, nH),
-            cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, sizeof(store), 15, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(ltc_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_dt, reverse_h_1, reverse_h_2, reverse_h_3, reverse_h_4, reverse_4_sums, reverse_5_sums, reverse_6_sums, reverse_7_sums, reverse_8_sums, reverse_9_sums);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (12 * nH), (12 * nH)));
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_2), nB, (int64_t)1,
+                cg_in(args->ts + step * nB * 1, 1),
+                cg_rows(reverse_dt, 1));
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_3), nB, nH,
+                cg_in(adjoints + step * nB * (12 * nH), (12 * nH)),
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->a, nH),
+                cg_in(args->tau, nH),
+                cg_in(reverse_dt, 1),
+                cg_in(args->f_1 + step * nB * nH, nH),
+                cg_in(args->f_2 + step * nB * nH, nH),
+                cg_in(args->f_3 + step * nB * nH, nH),
+                cg_in(args->f_4 + step * nB * nH, nH),
+                cg_in(args->f_5 + step * nB * nH, nH),
+                cg_in(args->f_6 + step * nB * nH, nH),
+                cg_rows(reverse_h_1, nH),
+                cg_rows(reverse_h_2, nH),
+                cg_rows(reverse_h_3, nH),
+                cg_rows(reverse_h_4, nH),
+                cg_rows(adjoints + step * nB * (12 * nH) + nH, (12 * nH)));
+            /* d_f_6_pre @ [u.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + nH, (12 * nH), args->u, nH, reverse_4_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_4), nB, nH,
+                cg_in(adjoints + step * nB * (12 * nH), (12 * nH)),
+                cg_in(reverse_4_sums, nH),
+                cg_in(args->a, nH),
+                cg_in(args->tau, nH),
+                cg_in(reverse_dt, 1),
+                cg_in(reverse_h_4, nH),
+                cg_in(args->f_5 + step * nB * nH, nH),
+                cg_in(args->f_6 + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (12 * nH) + 2 * nH, (12 * nH)),
+                cg_rows(adjoints + step * nB * (12 * nH) + 3 * nH, (12 * nH)));
+            /* d_f_5_pre @ [u.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + 3 * nH, (12 * nH), args->u, nH, reverse_5_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_5), nB, nH,
+                cg_in(adjoints + step * nB * (12 * nH) + 2 * nH, (12 * nH)),
+                cg_in(reverse_5_sums, nH),
+                cg_in(args->a, nH),
+                cg_in(args->tau, nH),
+                cg_in(reverse_dt, 1),
+                cg_in(reverse_h_3, nH),
+                cg_in(args->f_4 + step * nB * nH, nH),
+                cg_in(args->f_5 + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (12 * nH) + 4 * nH, (12 * nH)),
+                cg_rows(adjoints + step * nB * (12 * nH) + 5 * nH, (12 * nH)));
+            /* d_f_4_pre @ [u.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + 5 * nH, (12 * nH), args->u, nH, reverse_6_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_6), nB, nH,
+                cg_in(adjoints + step * nB * (12 * nH) + 4 * nH, (12 * nH)),
+                cg_in(reverse_6_sums, nH),
+                cg_in(args->a, nH),
+                cg_in(args->tau, nH),
+                cg_in(reverse_dt, 1),
+                cg_in(reverse_h_2, nH),
+                cg_in(args->f_3 + step * nB * nH, nH),
+                cg_in(args->f_4 + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (12 * nH) + 6 * nH, (12 * nH)),
+                cg_rows(adjoints + step * nB * (12 * nH) + 7 * nH, (12 * nH)));
+            /* d_f_3_pre @ [u.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + 7 * nH, (12 * nH), args->u, nH, reverse_7_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_7), nB, nH,
+                cg_in(adjoints + step * nB * (12 * nH) + 6 * nH, (12 * nH)),
+                cg_in(reverse_7_sums, nH),
+                cg_in(args->a, nH),
+                cg_in(args->tau, nH),
+                cg_in(reverse_dt, 1),
+                cg_in(reverse_h_1, nH),
+                cg_in(args->f_2 + step * nB * nH, nH),
+                cg_in(args->f_3 + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (12 * nH) + 8 * nH, (12 * nH)),
+                cg_rows(adjoints + step * nB * (12 * nH) + 9 * nH, (12 * nH)));
+            /* d_f_2_pre @ [u.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + 9 * nH, (12 * nH), args->u, nH, reverse_8_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_8), nB, nH,
+                cg_in(adjoints + step * nB * (12 * nH) + 8 * nH, (12 * nH)),
+                cg_in(reverse_8_sums, nH),
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->a, nH),
+                cg_in(args->tau, nH),
+                cg_in(reverse_dt, 1),
+                cg_in(args->f_1 + step * nB * nH, nH),
+                cg_in(args->f_2 + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (12 * nH) + 10 * nH, (12 * nH)),
+                cg_rows(adjoints + step * nB * (12 * nH) + 11 * nH, (12 * nH)));
+            /* d_f_1_pre @ [u.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + 11 * nH, (12 * nH), args->u, nH, reverse_9_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_9), nB, nH,
+                cg_in(adjoints + step * nB * (12 * nH) + 10 * nH, (12 * nH)),
+                cg_in(reverse_9_sums, nH),
+                cg_in(args->tau, nH),
+                cg_in(reverse_dt, 1),
+                cg_in(args->f_1 + step * nB * nH, nH),
+                cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_deferred_1), nT * nB, (int64_t)1,

@@ -10,6 +10,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "mgu.cu"
 #undef CELLGEN_STORE
@@ -39,6 +40,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(mgu_cuda_forward_args);
 
@@ -168,6 +170,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(mgu_cuda_backward_args);
 
@@ -385,6 +388,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(mgu_cuda_weight_gradients_args);
 
@@ -522,6 +526,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(mgu_cuda_sequence_forward_args);
 
@@ -571,6 +576,79 @@ __global__ void CELLGEN_CUDA_NAME(mgu_forward_2)(
     cg_store(h_rows, row, unit, h);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(mgu_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(mgu_cuda_sequence_forward_args) call,
+    real *forward_1_sums,
+    store *forward_f,
+    store *forward_h_prev_f,
+    real *forward_2_sums)
+{
+    const CELLGEN_CUDA_NAME(mgu_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->u_f, nH), 0, nH, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nH) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->u_n, nH), 0, nH, 1 * (nH), shared_2);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* h_prev @ [u_f] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* f = sigmoid(b_f + x_w_f_h_prev)
+             * h_prev_f = h_prev * f */
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
+            const cellgen_rows<const real> x_w_f_h_prev_rows = cg_in(forward_1_sums + step * nB * nH, nH);
+            const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : forward_f), nH);
+            const cellgen_rows<store> h_prev_f_rows = cg_rows(forward_h_prev_f, nH);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real b_f = cg_load(b_f_rows, 0, unit);
+            const real x_w_f_h_prev = cg_load(x_w_f_h_prev_rows, row, unit);
+            const real f = cg_sigmoid(b_f + x_w_f_h_prev);
+            cg_store(f_rows, row, unit, f);
+            const real h_prev_f = h_prev * f;
+            cg_store(h_prev_f_rows, row, unit, h_prev_f);
+}
+        __syncthreads();
+        /* h_prev_f @ [u_n] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_prev_f, nH), shared_2, cg_rows(forward_2_sums + step * nB * nH, nH), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* n = tanh(b_n + x_w_n_h_prev_f)
+             * h = h_prev * (1 - f) + f * n */
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> b_n_rows = cg_in(args->b_n, nH);
+            const cellgen_rows<const store> f_rows = cg_in((args->f ? args->f + step * nB * nH : forward_f), nH);
+            const cellgen_rows<const real> x_w_n_h_prev_f_rows = cg_in(forward_2_sums + step * nB * nH, nH);
+            const cellgen_rows<store> n_rows = cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real b_n = cg_load(b_n_rows, 0, unit);
+            const real f = cg_load(f_rows, row, unit);
+            const real x_w_n_h_prev_f = cg_load(x_w_n_h_prev_f_rows, row, unit);
+            const real n = cg_tanh(b_n + x_w_n_h_prev_f);
+            cg_store_if(n_rows, row, unit, n);
+            const real h = h_prev * (1 - f) + f * n;
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mgu_cuda_sequence_forward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -616,24 +694,29 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mgu_cuda_sequence_forward)(
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w_f, nH, forward_1_sums, nH, 0);
     /* x @ [w_n], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w_n, nH, forward_2_sums, nH, 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* h_prev @ [u_f] */
-        cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u_f, nH, forward_1_sums + step * nB * nH, nH, 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_forward_1), nB, nH,
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->b_f, nH),
-            cg_in(forward_1_sums + step * nB * nH, nH),
-            cg_rows((args->f ? args->f + step * nB * nH : forward_f), nH),
-            cg_rows(forward_h_prev_f, nH));
-        /* h_prev_f @ [u_n] */
-        cg_gemm_nn(&run, nB, nH, nH, forward_h_prev_f, nH, args->u_n, nH, forward_2_sums + step * nB * nH, nH, 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_forward_2), nB, nH,
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->b_n, nH),
-            cg_in((args->f ? args->f + step * nB * nH : forward_f), nH),
-            cg_in(forward_2_sums + step * nB * nH, nH),
-            cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(mgu_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_f, forward_h_prev_f, forward_2_sums);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* h_prev @ [u_f] */
+            cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u_f, nH, forward_1_sums + step * nB * nH, nH, 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_forward_1), nB, nH,
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->b_f, nH),
+                cg_in(forward_1_sums + step * nB * nH, nH),
+                cg_rows((args->f ? args->f + step * nB * nH : forward_f), nH),
+                cg_rows(forward_h_prev_f, nH));
+            /* h_prev_f @ [u_n] */
+            cg_gemm_nn(&run, nB, nH, nH, forward_h_prev_f, nH, args->u_n, nH, forward_2_sums + step * nB * nH, nH, 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_forward_2), nB, nH,
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->b_n, nH),
+                cg_in((args->f ? args->f + step * nB * nH : forward_f), nH),
+                cg_in(forward_2_sums + step * nB * nH, nH),
+                cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     return run.error;
@@ -664,6 +747,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(mgu_cuda_sequence_backward_args);
 
@@ -780,6 +864,99 @@ __global__ void CELLGEN_CUDA_NAME(mgu_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_f, d_b_f_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(mgu_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(mgu_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair,
+    real *reverse_d_h_in,
+    real *reverse_2_sums,
+    real *reverse_3_sums)
+{
+    const CELLGEN_CUDA_NAME(mgu_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->u_n, nH), 1, nH, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nH) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->u_f, nH), 1, nH, 1 * (nH), shared_2);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_in = d_h + d_h_next
+             * d_n = d_h_in * f
+             * d_n_pre = d_n * (1 - n**2) */
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
+            const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
+            const cellgen_rows<store> d_n_pre_rows = cg_rows(adjoints + step * nB * (2 * nH), (2 * nH));
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real f = cg_load(f_rows, row, unit);
+            const real n = cg_load(n_rows, row, unit);
+            const real d_h_in = d_h + d_h_next;
+            cg_store(d_h_in_rows, row, unit, d_h_in);
+            const real d_n = d_h_in * f;
+            const real d_n_pre = d_n * (1 - n * n);
+            cg_store(d_n_pre_rows, row, unit, d_n_pre);
+}
+        __syncthreads();
+        /* d_n_pre @ [u_n.T] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (2 * nH), (2 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_f = d_h_in * (n - h_prev) + d_h_prev_f * h_prev
+             * d_f_pre = d_f * (1 - f) * f */
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
+            const cellgen_rows<const real> d_h_prev_f_rows = cg_in(reverse_2_sums, nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
+            const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
+            const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH));
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
+            const real d_h_prev_f = cg_load(d_h_prev_f_rows, row, unit);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real f = cg_load(f_rows, row, unit);
+            const real n = cg_load(n_rows, row, unit);
+            const real d_f = d_h_in * (n - h_prev) + d_h_prev_f * h_prev;
+            const real d_f_pre = d_f * (1 - f) * f;
+            cg_store(d_f_pre_rows, row, unit, d_f_pre);
+}
+        __syncthreads();
+        /* d_f_pre @ [u_f.T] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (2 * nH) + nH, (2 * nH)), shared_2, cg_rows(reverse_3_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_prev = d_h_in * (1 - f) + d_h_prev_f * f + d_h_prev_1 */
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
+            const cellgen_rows<const real> d_h_prev_f_rows = cg_in(reverse_2_sums, nH);
+            const cellgen_rows<const real> d_h_prev_1_rows = cg_in(reverse_3_sums, nH);
+            const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
+            const real d_h_prev_f = cg_load(d_h_prev_f_rows, row, unit);
+            const real d_h_prev_1 = cg_load(d_h_prev_1_rows, row, unit);
+            const real f = cg_load(f_rows, row, unit);
+            const real d_h_prev = d_h_in * (1 - f) + d_h_prev_f * f + d_h_prev_1;
+            cg_store(d_h_prev_rows, row, unit, d_h_prev);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mgu_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -849,31 +1026,36 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mgu_cuda_sequence_backward)(
     cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_1, nI), cg_in(args->w_n, nH));
     cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_1 + nH * nI, nI), cg_in(args->w_f, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in(args->f + step * nB * nH, nH),
-            cg_in(args->n + step * nB * nH, nH),
-            cg_rows(reverse_d_h_in, nH),
-            cg_rows(adjoints + step * nB * (2 * nH), (2 * nH)));
-        /* d_n_pre @ [u_n.T] */
-        cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (2 * nH), (2 * nH), args->u_n, nH, reverse_2_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_reverse_2), nB, nH,
-            cg_in(reverse_d_h_in, nH),
-            cg_in(reverse_2_sums, nH),
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->f + step * nB * nH, nH),
-            cg_in(args->n + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH)));
-        /* d_f_pre @ [u_f.T] */
-        cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (2 * nH) + nH, (2 * nH), args->u_f, nH, reverse_3_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_reverse_3), nB, nH,
-            cg_in(reverse_d_h_in, nH),
-            cg_in(reverse_2_sums, nH),
-            cg_in(reverse_3_sums, nH),
-            cg_in(args->f + step * nB * nH, nH),
-            cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(mgu_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_3_sums);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in(args->f + step * nB * nH, nH),
+                cg_in(args->n + step * nB * nH, nH),
+                cg_rows(reverse_d_h_in, nH),
+                cg_rows(adjoints + step * nB * (2 * nH), (2 * nH)));
+            /* d_n_pre @ [u_n.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (2 * nH), (2 * nH), args->u_n, nH, reverse_2_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_reverse_2), nB, nH,
+                cg_in(reverse_d_h_in, nH),
+                cg_in(reverse_2_sums, nH),
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->f + step * nB * nH, nH),
+                cg_in(args->n + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH)));
+            /* d_f_pre @ [u_f.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (2 * nH) + nH, (2 * nH), args->u_f, nH, reverse_3_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_reverse_3), nB, nH,
+                cg_in(reverse_d_h_in, nH),
+                cg_in(reverse_2_sums, nH),
+                cg_in(reverse_3_sums, nH),
+                cg_in(args->f + step * nB * nH, nH),
+                cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_deferred_1), nT * nB, nH,

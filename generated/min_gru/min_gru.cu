@@ -10,6 +10,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "min_gru.cu"
 #undef CELLGEN_STORE
@@ -37,6 +38,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(min_gru_cuda_forward_args);
 
@@ -129,6 +131,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(min_gru_cuda_backward_args);
 
@@ -239,6 +242,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(min_gru_cuda_weight_gradients_args);
 
@@ -329,6 +333,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward_args);
 
@@ -360,6 +365,48 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_forward_1)(
     cg_store_if(n_bar_rows, row, unit, n_bar);
     const real h = h_prev + (n_bar - h_prev) * z;
     cg_store(h_rows, row, unit, h);
+}
+
+/* A thread takes one unit of one row through all steps. */
+__global__ void CELLGEN_CUDA_NAME(min_gru_forward_stream)(
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward_args) call,
+    real *forward_1_sums)
+{
+    const CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= nB || unit >= nH) return;
+    real h_prev = cg_load(cg_in(args->h_prev, nH), row, unit);
+    for (int64_t step = 0; step < nT; ++step) {
+        /* z = sigmoid(b_z + x_w_z)
+         * n_bar = b_n + x_w_n
+         * h = h_prev + (n_bar - h_prev) * z */
+        const cellgen_rows<const store> b_z_rows = cg_in(args->b_z, nH);
+        const cellgen_rows<const store> b_n_rows = cg_in(args->b_n, nH);
+        const cellgen_rows<const real> x_w_z_rows = cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH));
+        const cellgen_rows<const real> x_w_n_rows = cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH));
+        const cellgen_rows<store> z_rows = cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH);
+        const cellgen_rows<store> n_bar_rows = cg_rows((args->n_bar ? args->n_bar + step * nB * nH : nullptr), nH);
+        const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+        const real b_z = cg_load(b_z_rows, 0, unit);
+        const real b_n = cg_load(b_n_rows, 0, unit);
+        const real x_w_z = cg_load(x_w_z_rows, row, unit);
+        const real x_w_n = cg_load(x_w_n_rows, row, unit);
+        const real z = cg_sigmoid(b_z + x_w_z);
+        cg_store_if(z_rows, row, unit, z);
+        const real n_bar = b_n + x_w_n;
+        cg_store_if(n_bar_rows, row, unit, n_bar);
+        const real h = h_prev + (n_bar - h_prev) * z;
+        cg_store(h_rows, row, unit, h);
+        h_prev = cg_as_stored<store>(h);
+    }
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward_workspace_size)(
@@ -399,16 +446,20 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_forward)(
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 2 * nH), cg_in(args->w_n, nH));
     /* x @ [w_z, w_n], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(min_gru_forward_1), nB, nH,
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->b_z, nH),
-            cg_in(args->b_n, nH),
-            cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
-            cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
-            cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH),
-            cg_rows((args->n_bar ? args->n_bar + step * nB * nH : nullptr), nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    if (args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
+        CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(min_gru_forward_stream), nB, nH, nT, nB, nI, nH, *args, forward_1_sums);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(min_gru_forward_1), nB, nH,
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->b_z, nH),
+                cg_in(args->b_n, nH),
+                cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
+                cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
+                cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH),
+                cg_rows((args->n_bar ? args->n_bar + step * nB * nH : nullptr), nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     return run.error;
@@ -435,6 +486,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward_args);
 
@@ -525,6 +577,40 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_z, d_b_z_rows, units, unit);
 }
 
+/* A thread takes one unit of one row through all steps. */
+__global__ void CELLGEN_CUDA_NAME(min_gru_reverse_stream)(
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair)
+{
+    const CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= nB || unit >= nH) return;
+    real d_h_next = cg_load(cg_in(d_h_prev_pair + nT % 2 * nB * nH, nH), row, unit);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        /* d_h_in = d_h + d_h_next
+         * d_h_prev = d_h_in * (1 - z) */
+        const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+        const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
+        const cellgen_rows<store> d_h_in_rows = cg_rows(adjoints + step * nB * nH, nH);
+        const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+        const real z = cg_load(z_rows, row, unit);
+        const real d_h_in = d_h + d_h_next;
+        cg_store(d_h_in_rows, row, unit, d_h_in);
+        const real d_h_prev = d_h_in * (1 - z);
+        d_h_next = d_h_prev;
+    }
+    cg_store(cg_rows(d_h_prev_pair, nH), row, unit, d_h_next);
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -576,13 +662,17 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(min_gru_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in(args->z + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * nH, nH),
-            cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+    if (args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
+        CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(min_gru_reverse_stream), nB, nH, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(min_gru_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in(args->z + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * nH, nH),
+                cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(min_gru_deferred_1), nT * nB, nH,

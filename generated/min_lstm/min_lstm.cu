@@ -12,6 +12,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "min_lstm.cu"
 #undef CELLGEN_STORE
@@ -41,6 +42,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(min_lstm_cuda_forward_args);
 
@@ -151,6 +153,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(min_lstm_cuda_backward_args);
 
@@ -289,6 +292,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(min_lstm_cuda_weight_gradients_args);
 
@@ -400,6 +404,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_forward_args);
 
@@ -439,6 +444,56 @@ __global__ void CELLGEN_CUDA_NAME(min_lstm_forward_1)(
     cg_store_if(n_rows, row, unit, n);
     const real h = h_prev * f / (f + i) + i * n / (f + i);
     cg_store(h_rows, row, unit, h);
+}
+
+/* A thread takes one unit of one row through all steps. */
+__global__ void CELLGEN_CUDA_NAME(min_lstm_forward_stream)(
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_forward_args) call,
+    real *forward_1_sums)
+{
+    const CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= nB || unit >= nH) return;
+    real h_prev = cg_load(cg_in(args->h_prev, nH), row, unit);
+    for (int64_t step = 0; step < nT; ++step) {
+        /* f = sigmoid(b_f + x_w_f)
+         * i = sigmoid(b_i + x_w_i)
+         * n = b_n + x_w_n
+         * h = h_prev * f / (f + i) + i * n / (f + i) */
+        const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
+        const cellgen_rows<const store> b_i_rows = cg_in(args->b_i, nH);
+        const cellgen_rows<const store> b_n_rows = cg_in(args->b_n, nH);
+        const cellgen_rows<const real> x_w_f_rows = cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH));
+        const cellgen_rows<const real> x_w_i_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH));
+        const cellgen_rows<const real> x_w_n_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH));
+        const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH);
+        const cellgen_rows<store> i_rows = cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH);
+        const cellgen_rows<store> n_rows = cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH);
+        const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+        const real b_f = cg_load(b_f_rows, 0, unit);
+        const real b_i = cg_load(b_i_rows, 0, unit);
+        const real b_n = cg_load(b_n_rows, 0, unit);
+        const real x_w_f = cg_load(x_w_f_rows, row, unit);
+        const real x_w_i = cg_load(x_w_i_rows, row, unit);
+        const real x_w_n = cg_load(x_w_n_rows, row, unit);
+        const real f = cg_sigmoid(b_f + x_w_f);
+        cg_store_if(f_rows, row, unit, f);
+        const real i = cg_sigmoid(b_i + x_w_i);
+        cg_store_if(i_rows, row, unit, i);
+        const real n = b_n + x_w_n;
+        cg_store_if(n_rows, row, unit, n);
+        const real h = h_prev * f / (f + i) + i * n / (f + i);
+        cg_store(h_rows, row, unit, h);
+        h_prev = cg_as_stored<store>(h);
+    }
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_forward_workspace_size)(
@@ -481,19 +536,23 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_forward)(
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + 2 * nH, 3 * nH), cg_in(args->w_n, nH));
     /* x @ [w_f, w_i, w_n], all steps at once */
     cg_gemm_nn(&run, nT * nB, 3 * nH, nI, args->x, nI, forward_1_weights_1, 3 * nH, forward_1_sums, (3 * nH), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(min_lstm_forward_1), nB, nH,
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->b_f, nH),
-            cg_in(args->b_i, nH),
-            cg_in(args->b_n, nH),
-            cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH)),
-            cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)),
-            cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
-            cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
-            cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH),
-            cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    if (args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
+        CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(min_lstm_forward_stream), nB, nH, nT, nB, nI, nH, *args, forward_1_sums);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(min_lstm_forward_1), nB, nH,
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->b_f, nH),
+                cg_in(args->b_i, nH),
+                cg_in(args->b_n, nH),
+                cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH)),
+                cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)),
+                cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
+                cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
+                cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH),
+                cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     return run.error;
@@ -524,6 +583,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_backward_args);
 
@@ -635,6 +695,42 @@ __global__ void CELLGEN_CUDA_NAME(min_lstm_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_f, d_b_f_rows, units, unit);
 }
 
+/* A thread takes one unit of one row through all steps. */
+__global__ void CELLGEN_CUDA_NAME(min_lstm_reverse_stream)(
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair)
+{
+    const CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= nB || unit >= nH) return;
+    real d_h_next = cg_load(cg_in(d_h_prev_pair + nT % 2 * nB * nH, nH), row, unit);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        /* d_h_in = d_h + d_h_next
+         * d_h_prev = d_h_in * f / (f + i) */
+        const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+        const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
+        const cellgen_rows<const store> i_rows = cg_in(args->i + step * nB * nH, nH);
+        const cellgen_rows<store> d_h_in_rows = cg_rows(adjoints + step * nB * nH, nH);
+        const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+        const real f = cg_load(f_rows, row, unit);
+        const real i = cg_load(i_rows, row, unit);
+        const real d_h_in = d_h + d_h_next;
+        cg_store(d_h_in_rows, row, unit, d_h_in);
+        const real d_h_prev = d_h_in * f / (f + i);
+        d_h_next = d_h_prev;
+    }
+    cg_store(cg_rows(d_h_prev_pair, nH), row, unit, d_h_next);
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -696,14 +792,18 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(min_lstm_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in(args->f + step * nB * nH, nH),
-            cg_in(args->i + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * nH, nH),
-            cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+    if (args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
+        CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(min_lstm_reverse_stream), nB, nH, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(min_lstm_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in(args->f + step * nB * nH, nH),
+                cg_in(args->i + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * nH, nH),
+                cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(min_lstm_deferred_1), nT * nB, nH,

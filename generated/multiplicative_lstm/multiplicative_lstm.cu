@@ -16,6 +16,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "multiplicative_lstm.cu"
 #undef CELLGEN_STORE
@@ -46,6 +47,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_forward_args);
 
@@ -198,6 +200,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_backward_args);
 
@@ -461,6 +464,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_weight_gradients_args);
 
@@ -588,6 +592,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward_args);
 
@@ -665,6 +670,112 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_forward_2)(
     cg_store(h_rows, row, unit, h);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward_args) call,
+    store *forward_x_w_m,
+    store *forward_h_prev_u_m,
+    store *forward_m,
+    real *forward_2_sums)
+{
+    const CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->w_m, nH), 0, nI, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nI) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->u_m, nH), 0, nH, 1 * (nH), shared_2);
+    store *const shared_2_end = shared_2 + (nH) * 1 * (nH);
+    store *const shared_3 = shared_2_end;
+    cg_hold(cg_in(args->u, (4 * nH)), 0, nH, 4 * (nH), shared_3);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* x @ [w_m] */
+        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_w_m ? args->x_w_m + step * nB * nH : forward_x_w_m), nH), 0);
+        /* h_prev @ [u_m] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows((args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : forward_h_prev_u_m), nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* m = x_w_m * h_prev_u_m */
+            const cellgen_rows<const store> x_w_m_rows = cg_in((args->x_w_m ? args->x_w_m + step * nB * nH : forward_x_w_m), nH);
+            const cellgen_rows<const store> h_prev_u_m_rows = cg_in((args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : forward_h_prev_u_m), nH);
+            const cellgen_rows<store> m_rows = cg_rows(forward_m, nH);
+            const real x_w_m = cg_load(x_w_m_rows, row, unit);
+            const real h_prev_u_m = cg_load(h_prev_u_m_rows, row, unit);
+            const real m = x_w_m * h_prev_u_m;
+            cg_store(m_rows, row, unit, m);
+}
+        __syncthreads();
+        /* m @ [u[:H, :H], u[:H, H:2*H], u[:H, 2*H:3*H], u[:H, 3*H:4*H]] */
+        cg_block_product<4>(top, rows, nH, nH, cg_in(forward_m, nH), shared_3, cg_rows(forward_2_sums + step * nB * (4 * nH), (4 * nH)), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* i_bar = b_0 + x_w_m_2_0
+             * f_bar = b_1 + x_w_m_2_1
+             * g_bar = b_2 + x_w_m_2_2
+             * o_bar = b_3 + x_w_m_2_3
+             * sigmoid_f_bar = sigmoid(f_bar)
+             * sigmoid_i_bar = sigmoid(i_bar)
+             * tanh_g_bar = tanh(g_bar)
+             * c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar
+             * sigmoid_o_bar = sigmoid(o_bar)
+             * h = tanh(c) * sigmoid_o_bar */
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
+            const cellgen_rows<const store> b_0_rows = cg_in(args->b, (4 * nH));
+            const cellgen_rows<const store> b_1_rows = cg_in(args->b + nH, (4 * nH));
+            const cellgen_rows<const store> b_2_rows = cg_in(args->b + 2 * nH, (4 * nH));
+            const cellgen_rows<const store> b_3_rows = cg_in(args->b + 3 * nH, (4 * nH));
+            const cellgen_rows<const real> x_w_m_2_0_rows = cg_in(forward_2_sums + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<const real> x_w_m_2_1_rows = cg_in(forward_2_sums + step * nB * (4 * nH) + nH, (4 * nH));
+            const cellgen_rows<const real> x_w_m_2_2_rows = cg_in(forward_2_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+            const cellgen_rows<const real> x_w_m_2_3_rows = cg_in(forward_2_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+            const cellgen_rows<store> sigmoid_f_bar_rows = cg_rows((args->sigmoid_f_bar ? args->sigmoid_f_bar + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> sigmoid_i_bar_rows = cg_rows((args->sigmoid_i_bar ? args->sigmoid_i_bar + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> tanh_g_bar_rows = cg_rows((args->tanh_g_bar ? args->tanh_g_bar + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> c_rows = cg_rows(args->c + step * nB * nH, nH);
+            const cellgen_rows<store> sigmoid_o_bar_rows = cg_rows((args->sigmoid_o_bar ? args->sigmoid_o_bar + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real c_prev = cg_load(c_prev_rows, row, unit);
+            const real b_0 = cg_load(b_0_rows, 0, unit);
+            const real b_1 = cg_load(b_1_rows, 0, unit);
+            const real b_2 = cg_load(b_2_rows, 0, unit);
+            const real b_3 = cg_load(b_3_rows, 0, unit);
+            const real x_w_m_2_0 = cg_load(x_w_m_2_0_rows, row, unit);
+            const real x_w_m_2_1 = cg_load(x_w_m_2_1_rows, row, unit);
+            const real x_w_m_2_2 = cg_load(x_w_m_2_2_rows, row, unit);
+            const real x_w_m_2_3 = cg_load(x_w_m_2_3_rows, row, unit);
+            const real i_bar = b_0 + x_w_m_2_0;
+            const real f_bar = b_1 + x_w_m_2_1;
+            const real g_bar = b_2 + x_w_m_2_2;
+            const real o_bar = b_3 + x_w_m_2_3;
+            const real sigmoid_f_bar = cg_sigmoid(f_bar);
+            cg_store_if(sigmoid_f_bar_rows, row, unit, sigmoid_f_bar);
+            const real sigmoid_i_bar = cg_sigmoid(i_bar);
+            cg_store_if(sigmoid_i_bar_rows, row, unit, sigmoid_i_bar);
+            const real tanh_g_bar = cg_tanh(g_bar);
+            cg_store_if(tanh_g_bar_rows, row, unit, tanh_g_bar);
+            const real c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar;
+            cg_store(c_rows, row, unit, c);
+            const real sigmoid_o_bar = cg_sigmoid(o_bar);
+            cg_store_if(sigmoid_o_bar_rows, row, unit, sigmoid_o_bar);
+            const real h = cg_tanh(c) * sigmoid_o_bar;
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -710,33 +821,38 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward
     if (status) return status;
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, args->w, (4 * nH), forward_2_sums, (4 * nH), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* x @ [w_m] */
-        cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->w_m, nH, (args->x_w_m ? args->x_w_m + step * nB * nH : forward_x_w_m), nH, 0);
-        /* h_prev @ [u_m] */
-        cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u_m, nH, (args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : forward_h_prev_u_m), nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_forward_1), nB, nH,
-            cg_in((args->x_w_m ? args->x_w_m + step * nB * nH : forward_x_w_m), nH),
-            cg_in((args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : forward_h_prev_u_m), nH),
-            cg_rows(forward_m, nH));
-        /* m @ [u[:H, :H], u[:H, H:2*H], u[:H, 2*H:3*H], u[:H, 3*H:4*H]] */
-        cg_gemm_nn(&run, nB, 4 * nH, nH, forward_m, nH, args->u, (4 * nH), forward_2_sums + step * nB * (4 * nH), (4 * nH), 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_forward_2), nB, nH,
-            cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
-            cg_in(args->b, (4 * nH)),
-            cg_in(args->b + nH, (4 * nH)),
-            cg_in(args->b + 2 * nH, (4 * nH)),
-            cg_in(args->b + 3 * nH, (4 * nH)),
-            cg_in(forward_2_sums + step * nB * (4 * nH), (4 * nH)),
-            cg_in(forward_2_sums + step * nB * (4 * nH) + nH, (4 * nH)),
-            cg_in(forward_2_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-            cg_in(forward_2_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
-            cg_rows((args->sigmoid_f_bar ? args->sigmoid_f_bar + step * nB * nH : nullptr), nH),
-            cg_rows((args->sigmoid_i_bar ? args->sigmoid_i_bar + step * nB * nH : nullptr), nH),
-            cg_rows((args->tanh_g_bar ? args->tanh_g_bar + step * nB * nH : nullptr), nH),
-            cg_rows(args->c + step * nB * nH, nH),
-            cg_rows((args->sigmoid_o_bar ? args->sigmoid_o_bar + step * nB * nH : nullptr), nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nI * 1 * nH + nH * 1 * nH + nH * 4 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block), blocks, nT, nB, nI, nH, *args, forward_x_w_m, forward_h_prev_u_m, forward_m, forward_2_sums);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* x @ [w_m] */
+            cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->w_m, nH, (args->x_w_m ? args->x_w_m + step * nB * nH : forward_x_w_m), nH, 0);
+            /* h_prev @ [u_m] */
+            cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u_m, nH, (args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : forward_h_prev_u_m), nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_forward_1), nB, nH,
+                cg_in((args->x_w_m ? args->x_w_m + step * nB * nH : forward_x_w_m), nH),
+                cg_in((args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : forward_h_prev_u_m), nH),
+                cg_rows(forward_m, nH));
+            /* m @ [u[:H, :H], u[:H, H:2*H], u[:H, 2*H:3*H], u[:H, 3*H:4*H]] */
+            cg_gemm_nn(&run, nB, 4 * nH, nH, forward_m, nH, args->u, (4 * nH), forward_2_sums + step * nB * (4 * nH), (4 * nH), 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_forward_2), nB, nH,
+                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in(args->b, (4 * nH)),
+                cg_in(args->b + nH, (4 * nH)),
+                cg_in(args->b + 2 * nH, (4 * nH)),
+                cg_in(args->b + 3 * nH, (4 * nH)),
+                cg_in(forward_2_sums + step * nB * (4 * nH), (4 * nH)),
+                cg_in(forward_2_sums + step * nB * (4 * nH) + nH, (4 * nH)),
+                cg_in(forward_2_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                cg_in(forward_2_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
+                cg_rows((args->sigmoid_f_bar ? args->sigmoid_f_bar + step * nB * nH : nullptr), nH),
+                cg_rows((args->sigmoid_i_bar ? args->sigmoid_i_bar + step * nB * nH : nullptr), nH),
+                cg_rows((args->tanh_g_bar ? args->tanh_g_bar + step * nB * nH : nullptr), nH),
+                cg_rows(args->c + step * nB * nH, nH),
+                cg_rows((args->sigmoid_o_bar ? args->sigmoid_o_bar + step * nB * nH : nullptr), nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
@@ -776,6 +892,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backward_args);
 
@@ -900,6 +1017,113 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_deferred_2_over_rows)(
     cellgen_chunk_total(d_b, d_b_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair,
+    real *d_c_prev_pair)
+{
+    const CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->u, (4 * nH)), 1, 4 * nH, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (4 * nH) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->u_m, nH), 1, nH, 1 * (nH), shared_2);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_in = d_h + d_h_next
+             * d_c_in = d_c + d_c_next
+             * d_tanh_c = d_h_in * sigmoid_o_bar
+             * d_sigmoid_o_bar = d_h_in * tanh_c
+             * d_c_total = d_c_in + d_tanh_c * (1 - tanh_c**2)
+             * d_tanh_g_bar = d_c_total * sigmoid_i_bar
+             * d_sigmoid_i_bar = d_c_total * tanh_g_bar
+             * d_sigmoid_f_bar = d_c_total * c_prev
+             * d_o_bar = d_sigmoid_o_bar * (1 - sigmoid_o_bar) * sigmoid_o_bar
+             * d_g_bar = d_tanh_g_bar * (1 - tanh_g_bar**2)
+             * d_f_bar = d_sigmoid_f_bar * (1 - sigmoid_f_bar) * sigmoid_f_bar
+             * d_i_bar = d_sigmoid_i_bar * (1 - sigmoid_i_bar) * sigmoid_i_bar
+             * d_c_prev = d_c_total * sigmoid_f_bar */
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_c_next_rows = cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
+            const cellgen_rows<const store> c_rows = cg_in(args->c + step * nB * nH, nH);
+            const cellgen_rows<const store> sigmoid_f_bar_rows = cg_in(args->sigmoid_f_bar + step * nB * nH, nH);
+            const cellgen_rows<const store> sigmoid_i_bar_rows = cg_in(args->sigmoid_i_bar + step * nB * nH, nH);
+            const cellgen_rows<const store> tanh_g_bar_rows = cg_in(args->tanh_g_bar + step * nB * nH, nH);
+            const cellgen_rows<const store> sigmoid_o_bar_rows = cg_in(args->sigmoid_o_bar + step * nB * nH, nH);
+            const cellgen_rows<store> d_o_bar_rows = cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH));
+            const cellgen_rows<store> d_g_bar_rows = cg_rows(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH));
+            const cellgen_rows<store> d_f_bar_rows = cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH));
+            const cellgen_rows<store> d_i_bar_rows = cg_rows(adjoints + step * nB * (6 * nH), (6 * nH));
+            const cellgen_rows<real> d_c_prev_rows = cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real d_c = cg_load_or_zero(d_c_rows, row, unit);
+            const real d_c_next = cg_load(d_c_next_rows, row, unit);
+            const real c_prev = cg_load(c_prev_rows, row, unit);
+            const real c = cg_load(c_rows, row, unit);
+            const real sigmoid_f_bar = cg_load(sigmoid_f_bar_rows, row, unit);
+            const real sigmoid_i_bar = cg_load(sigmoid_i_bar_rows, row, unit);
+            const real tanh_g_bar = cg_load(tanh_g_bar_rows, row, unit);
+            const real sigmoid_o_bar = cg_load(sigmoid_o_bar_rows, row, unit);
+            const real d_h_in = d_h + d_h_next;
+            const real d_c_in = d_c + d_c_next;
+            const real tanh_c = cg_tanh(c);
+            const real d_tanh_c = d_h_in * sigmoid_o_bar;
+            const real d_sigmoid_o_bar = d_h_in * tanh_c;
+            const real d_c_total = d_c_in + d_tanh_c * (1 - tanh_c * tanh_c);
+            const real d_tanh_g_bar = d_c_total * sigmoid_i_bar;
+            const real d_sigmoid_i_bar = d_c_total * tanh_g_bar;
+            const real d_sigmoid_f_bar = d_c_total * c_prev;
+            const real d_o_bar = d_sigmoid_o_bar * (1 - sigmoid_o_bar) * sigmoid_o_bar;
+            cg_store(d_o_bar_rows, row, unit, d_o_bar);
+            const real d_g_bar = d_tanh_g_bar * (1 - tanh_g_bar * tanh_g_bar);
+            cg_store(d_g_bar_rows, row, unit, d_g_bar);
+            const real d_f_bar = d_sigmoid_f_bar * (1 - sigmoid_f_bar) * sigmoid_f_bar;
+            cg_store(d_f_bar_rows, row, unit, d_f_bar);
+            const real d_i_bar = d_sigmoid_i_bar * (1 - sigmoid_i_bar) * sigmoid_i_bar;
+            cg_store(d_i_bar_rows, row, unit, d_i_bar);
+            const real d_c_prev = d_c_total * sigmoid_f_bar;
+            cg_store(d_c_prev_rows, row, unit, d_c_prev);
+}
+        __syncthreads();
+        /* d_b_x_w_m_u @ [u.T] */
+        cg_block_product<1>(top, rows, nH, 4 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_prev_u_m = d_m * x_w_m */
+            const cellgen_rows<const store> d_m_rows = cg_in(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH));
+            const cellgen_rows<const store> x_w_m_rows = cg_in(args->x_w_m + step * nB * nH, nH);
+            const cellgen_rows<store> d_h_prev_u_m_rows = cg_rows(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH));
+            const real d_m = cg_load(d_m_rows, row, unit);
+            const real x_w_m = cg_load(x_w_m_rows, row, unit);
+            const real d_h_prev_u_m = d_m * x_w_m;
+            cg_store(d_h_prev_u_m_rows, row, unit, d_h_prev_u_m);
+}
+        __syncthreads();
+        /* d_h_prev_u_m @ [u_m.T] */
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH)), shared_2, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), 0);
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -962,31 +1186,36 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backwar
     if (status) return status;
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
-            cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
-            cg_in(args->c + step * nB * nH, nH),
-            cg_in(args->sigmoid_f_bar + step * nB * nH, nH),
-            cg_in(args->sigmoid_i_bar + step * nB * nH, nH),
-            cg_in(args->tanh_g_bar + step * nB * nH, nH),
-            cg_in(args->sigmoid_o_bar + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH)),
-            cg_rows(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)),
-            cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH)),
-            cg_rows(adjoints + step * nB * (6 * nH), (6 * nH)),
-            cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
-        /* d_b_x_w_m_u @ [u.T] */
-        cg_gemm_nt(&run, nB, nH, 4 * nH, adjoints + step * nB * (6 * nH), (6 * nH), args->u, (4 * nH), adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH), 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_2), nB, nH,
-            cg_in(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)),
-            cg_in(args->x_w_m + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH)));
-        /* d_h_prev_u_m @ [u_m.T] */
-        cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH), args->u_m, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (4 * nH) * 1 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
+                cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in(args->c + step * nB * nH, nH),
+                cg_in(args->sigmoid_f_bar + step * nB * nH, nH),
+                cg_in(args->sigmoid_i_bar + step * nB * nH, nH),
+                cg_in(args->tanh_g_bar + step * nB * nH, nH),
+                cg_in(args->sigmoid_o_bar + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH)),
+                cg_rows(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)),
+                cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH)),
+                cg_rows(adjoints + step * nB * (6 * nH), (6 * nH)),
+                cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
+            /* d_b_x_w_m_u @ [u.T] */
+            cg_gemm_nt(&run, nB, nH, 4 * nH, adjoints + step * nB * (6 * nH), (6 * nH), args->u, (4 * nH), adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH), 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_2), nB, nH,
+                cg_in(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)),
+                cg_in(args->x_w_m + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH)));
+            /* d_h_prev_u_m @ [u_m.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH), args->u_m, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     cg_copy(&run, nB, nH, cg_rows(args->d_c_prev, nH), cg_in(d_c_prev_pair, nH));

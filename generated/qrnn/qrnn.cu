@@ -13,6 +13,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "qrnn.cu"
 #undef CELLGEN_STORE
@@ -43,6 +44,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(qrnn_cuda_forward_args);
 
@@ -161,6 +163,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(qrnn_cuda_backward_args);
 
@@ -331,6 +334,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(qrnn_cuda_weight_gradients_args);
 
@@ -443,6 +447,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(qrnn_cuda_sequence_forward_args);
 
@@ -488,6 +493,60 @@ __global__ void CELLGEN_CUDA_NAME(qrnn_forward_1)(
     cg_store(h_rows, row, unit, h);
 }
 
+/* A thread takes one unit of one row through all steps. */
+__global__ void CELLGEN_CUDA_NAME(qrnn_forward_stream)(
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(qrnn_cuda_sequence_forward_args) call,
+    real *forward_1_sums)
+{
+    const CELLGEN_CUDA_NAME(qrnn_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= nB || unit >= nH) return;
+    real c_prev = cg_load(cg_in(args->c_prev, nH), row, unit);
+    for (int64_t step = 0; step < nT; ++step) {
+        /* z = tanh(b_z + x_w_z)
+         * f = sigmoid(b_f + x_w_f)
+         * o = sigmoid(b_o + x_w_o)
+         * c = c_prev * f + z * (1 - f)
+         * h = o * c */
+        const cellgen_rows<const store> b_z_rows = cg_in(args->b_z, nH);
+        const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
+        const cellgen_rows<const store> b_o_rows = cg_in(args->b_o, nH);
+        const cellgen_rows<const real> x_w_z_rows = cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH));
+        const cellgen_rows<const real> x_w_f_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH));
+        const cellgen_rows<const real> x_w_o_rows = cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH));
+        const cellgen_rows<store> z_rows = cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH);
+        const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH);
+        const cellgen_rows<store> o_rows = cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH);
+        const cellgen_rows<store> c_rows = cg_rows(args->c + step * nB * nH, nH);
+        const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+        const real b_z = cg_load(b_z_rows, 0, unit);
+        const real b_f = cg_load(b_f_rows, 0, unit);
+        const real b_o = cg_load(b_o_rows, 0, unit);
+        const real x_w_z = cg_load(x_w_z_rows, row, unit);
+        const real x_w_f = cg_load(x_w_f_rows, row, unit);
+        const real x_w_o = cg_load(x_w_o_rows, row, unit);
+        const real z = cg_tanh(b_z + x_w_z);
+        cg_store_if(z_rows, row, unit, z);
+        const real f = cg_sigmoid(b_f + x_w_f);
+        cg_store_if(f_rows, row, unit, f);
+        const real o = cg_sigmoid(b_o + x_w_o);
+        cg_store_if(o_rows, row, unit, o);
+        const real c = c_prev * f + z * (1 - f);
+        cg_store(c_rows, row, unit, c);
+        const real h = o * c;
+        cg_store(h_rows, row, unit, h);
+        c_prev = cg_as_stored<store>(c);
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(qrnn_cuda_sequence_forward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -529,20 +588,24 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(qrnn_cuda_sequence_forward)(
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + 2 * nH, 3 * nH), cg_in(args->w_o, nH));
     /* x @ [w_z, w_f, w_o], all steps at once */
     cg_gemm_nn(&run, nT * nB, 3 * nH, nI, args->x, nI, forward_1_weights_1, 3 * nH, forward_1_sums, (3 * nH), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(qrnn_forward_1), nB, nH,
-            cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
-            cg_in(args->b_z, nH),
-            cg_in(args->b_f, nH),
-            cg_in(args->b_o, nH),
-            cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH)),
-            cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)),
-            cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
-            cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH),
-            cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
-            cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH),
-            cg_rows(args->c + step * nB * nH, nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    if (args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
+        CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(qrnn_forward_stream), nB, nH, nT, nB, nI, nH, *args, forward_1_sums);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(qrnn_forward_1), nB, nH,
+                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in(args->b_z, nH),
+                cg_in(args->b_f, nH),
+                cg_in(args->b_o, nH),
+                cg_in(forward_1_sums + step * nB * (3 * nH), (3 * nH)),
+                cg_in(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)),
+                cg_in(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
+                cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH),
+                cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
+                cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH),
+                cg_rows(args->c + step * nB * nH, nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
     return run.error;
@@ -574,6 +637,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(qrnn_cuda_sequence_backward_args);
 
@@ -701,6 +765,46 @@ __global__ void CELLGEN_CUDA_NAME(qrnn_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_z, d_b_z_rows, units, unit);
 }
 
+/* A thread takes one unit of one row through all steps. */
+__global__ void CELLGEN_CUDA_NAME(qrnn_reverse_stream)(
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(qrnn_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_c_prev_pair)
+{
+    const CELLGEN_CUDA_NAME(qrnn_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= nB || unit >= nH) return;
+    real d_c_next = cg_load(cg_in(d_c_prev_pair + nT % 2 * nB * nH, nH), row, unit);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        /* d_c_in = d_c + d_c_next
+         * d_c_total = d_h * o + d_c_in
+         * d_c_prev = d_c_total * f */
+        const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+        const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH);
+        const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
+        const cellgen_rows<const store> o_rows = cg_in(args->o + step * nB * nH, nH);
+        const cellgen_rows<store> d_c_total_rows = cg_rows(adjoints + step * nB * nH, nH);
+        const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+        const real d_c = cg_load_or_zero(d_c_rows, row, unit);
+        const real f = cg_load(f_rows, row, unit);
+        const real o = cg_load(o_rows, row, unit);
+        const real d_c_in = d_c + d_c_next;
+        const real d_c_total = d_h * o + d_c_in;
+        cg_store(d_c_total_rows, row, unit, d_c_total);
+        const real d_c_prev = d_c_total * f;
+        d_c_next = d_c_prev;
+    }
+    cg_store(cg_rows(d_c_prev_pair, nH), row, unit, d_c_next);
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(qrnn_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -762,15 +866,19 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(qrnn_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(qrnn_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
-            cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in(args->f + step * nB * nH, nH),
-            cg_in(args->o + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * nH, nH),
-            cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
+    if (args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
+        CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(qrnn_reverse_stream), nB, nH, nT, nB, nI, nH, *args, adjoints, d_c_prev_pair);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(qrnn_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
+                cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in(args->f + step * nB * nH, nH),
+                cg_in(args->o + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * nH, nH),
+                cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_c_prev, nH), cg_in(d_c_prev_pair, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(qrnn_deferred_1), nT * nB, nH,

@@ -12,6 +12,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "ran.cu"
 #undef CELLGEN_STORE
@@ -44,6 +45,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(ran_cuda_forward_args);
 
@@ -166,6 +168,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(ran_cuda_backward_args);
 
@@ -348,6 +351,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(ran_cuda_weight_gradients_args);
 
@@ -456,6 +460,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(ran_cuda_sequence_forward_args);
 
@@ -493,6 +498,72 @@ __global__ void CELLGEN_CUDA_NAME(ran_forward_1)(
     cg_store(c_rows, row, unit, c);
     const real h = cg_tanh(c);
     cg_store(h_rows, row, unit, h);
+}
+
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(ran_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(ran_cuda_sequence_forward_args) call,
+    real *forward_1_sums,
+    store *forward_x_w_c,
+    store *forward_1_weights_3)
+{
+    const CELLGEN_CUDA_NAME(ran_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->w_c, nH), 0, nI, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nI) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(forward_1_weights_3, 2 * nH), 0, nH, 2 * (nH), shared_2);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* x @ [w_c] */
+        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_w_c ? args->x_w_c + step * nB * nH : forward_x_w_c), nH), 0);
+        /* h_prev @ [u_i, u_f] */
+        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* i = sigmoid(b_i + x_w_i_h_prev)
+             * f = sigmoid(b_f + x_w_f_h_prev)
+             * c = c_prev * f + i * x_w_c
+             * h = tanh(c) */
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
+            const cellgen_rows<const store> b_i_rows = cg_in(args->b_i, nH);
+            const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
+            const cellgen_rows<const real> x_w_i_h_prev_rows = cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH));
+            const cellgen_rows<const real> x_w_f_h_prev_rows = cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH));
+            const cellgen_rows<const store> x_w_c_rows = cg_in((args->x_w_c ? args->x_w_c + step * nB * nH : forward_x_w_c), nH);
+            const cellgen_rows<store> i_rows = cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> c_rows = cg_rows(args->c + step * nB * nH, nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real c_prev = cg_load(c_prev_rows, row, unit);
+            const real b_i = cg_load(b_i_rows, 0, unit);
+            const real b_f = cg_load(b_f_rows, 0, unit);
+            const real x_w_i_h_prev = cg_load(x_w_i_h_prev_rows, row, unit);
+            const real x_w_f_h_prev = cg_load(x_w_f_h_prev_rows, row, unit);
+            const real x_w_c = cg_load(x_w_c_rows, row, unit);
+            const real i = cg_sigmoid(b_i + x_w_i_h_prev);
+            cg_store_if(i_rows, row, unit, i);
+            const real f = cg_sigmoid(b_f + x_w_f_h_prev);
+            cg_store_if(f_rows, row, unit, f);
+            const real c = c_prev * f + i * x_w_c;
+            cg_store(c_rows, row, unit, c);
+            const real h = cg_tanh(c);
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ran_cuda_sequence_forward_workspace_size)(
@@ -546,22 +617,27 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ran_cuda_sequence_forward)(
     cg_copy(&run, nH, nH, cg_rows(forward_1_weights_3 + nH, 2 * nH), cg_in(args->u_f, nH));
     /* x @ [w_i, w_f], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_2, 2 * nH, forward_1_sums, (2 * nH), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* x @ [w_c] */
-        cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->w_c, nH, (args->x_w_c ? args->x_w_c + step * nB * nH : forward_x_w_c), nH, 0);
-        /* h_prev @ [u_i, u_f] */
-        cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_3, 2 * nH, forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ran_forward_1), nB, nH,
-            cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
-            cg_in(args->b_i, nH),
-            cg_in(args->b_f, nH),
-            cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
-            cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
-            cg_in((args->x_w_c ? args->x_w_c + step * nB * nH : forward_x_w_c), nH),
-            cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH),
-            cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
-            cg_rows(args->c + step * nB * nH, nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nI * 1 * nH + nH * 2 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(ran_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_x_w_c, forward_1_weights_3);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* x @ [w_c] */
+            cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->w_c, nH, (args->x_w_c ? args->x_w_c + step * nB * nH : forward_x_w_c), nH, 0);
+            /* h_prev @ [u_i, u_f] */
+            cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_3, 2 * nH, forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ran_forward_1), nB, nH,
+                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in(args->b_i, nH),
+                cg_in(args->b_f, nH),
+                cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
+                cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
+                cg_in((args->x_w_c ? args->x_w_c + step * nB * nH : forward_x_w_c), nH),
+                cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH),
+                cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
+                cg_rows(args->c + step * nB * nH, nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
@@ -601,6 +677,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(ran_cuda_sequence_backward_args);
 
@@ -695,6 +772,82 @@ __global__ void CELLGEN_CUDA_NAME(ran_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_i, d_b_i_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(ran_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(ran_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair,
+    real *d_c_prev_pair,
+    store *reverse_2_weights_1)
+{
+    const CELLGEN_CUDA_NAME(ran_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(reverse_2_weights_1, nH), 0, 2 * nH, 1 * (nH), shared_1);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_in = d_h + d_h_next
+             * d_c_in = d_c + d_c_next
+             * d_c_total = d_h_in * (1 - h**2) + d_c_in
+             * d_f = d_c_total * c_prev
+             * d_f_pre = d_f * (1 - f) * f
+             * d_i = d_c_total * x_w_c
+             * d_i_pre = d_i * (1 - i) * i
+             * d_c_prev = d_c_total * f */
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_c_next_rows = cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
+            const cellgen_rows<const store> i_rows = cg_in(args->i + step * nB * nH, nH);
+            const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
+            const cellgen_rows<const store> h_rows = cg_in(args->h + step * nB * nH, nH);
+            const cellgen_rows<const store> x_w_c_rows = cg_in(args->x_w_c + step * nB * nH, nH);
+            const cellgen_rows<store> d_c_total_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
+            const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
+            const cellgen_rows<store> d_i_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
+            const cellgen_rows<real> d_c_prev_rows = cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real d_c = cg_load_or_zero(d_c_rows, row, unit);
+            const real d_c_next = cg_load(d_c_next_rows, row, unit);
+            const real c_prev = cg_load(c_prev_rows, row, unit);
+            const real i = cg_load(i_rows, row, unit);
+            const real f = cg_load(f_rows, row, unit);
+            const real h = cg_load(h_rows, row, unit);
+            const real x_w_c = cg_load(x_w_c_rows, row, unit);
+            const real d_h_in = d_h + d_h_next;
+            const real d_c_in = d_c + d_c_next;
+            const real d_c_total = d_h_in * (1 - h * h) + d_c_in;
+            cg_store(d_c_total_rows, row, unit, d_c_total);
+            const real d_f = d_c_total * c_prev;
+            const real d_f_pre = d_f * (1 - f) * f;
+            cg_store(d_f_pre_rows, row, unit, d_f_pre);
+            const real d_i = d_c_total * x_w_c;
+            const real d_i_pre = d_i * (1 - i) * i;
+            cg_store(d_i_pre_rows, row, unit, d_i_pre);
+            const real d_c_prev = d_c_total * f;
+            cg_store(d_c_prev_rows, row, unit, d_c_prev);
+}
+        __syncthreads();
+        /* d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T] */
+        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (3 * nH) + nH, (3 * nH)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), 0);
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ran_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -773,23 +926,28 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ran_cuda_sequence_backward)(
     cg_turn(&run, nH, nI, cg_rows(deferred_7_weights_2 + nH * nI, nI), cg_in(args->w_i, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ran_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
-            cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
-            cg_in(args->i + step * nB * nH, nH),
-            cg_in(args->f + step * nB * nH, nH),
-            cg_in(args->h + step * nB * nH, nH),
-            cg_in(args->x_w_c + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
-            cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)),
-            cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
-            cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
-        /* d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T] */
-        cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (3 * nH) + nH, (3 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (2 * nH) * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(ran_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_weights_1);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ran_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
+                cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in(args->i + step * nB * nH, nH),
+                cg_in(args->f + step * nB * nH, nH),
+                cg_in(args->h + step * nB * nH, nH),
+                cg_in(args->x_w_c + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
+                cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)),
+                cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
+                cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
+            /* d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T] */
+            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (3 * nH) + nH, (3 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     cg_copy(&run, nB, nH, cg_rows(args->d_c_prev, nH), cg_in(d_c_prev_pair, nH));

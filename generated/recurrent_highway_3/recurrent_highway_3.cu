@@ -17,6 +17,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "recurrent_highway_3.cu"
 #undef CELLGEN_STORE
@@ -54,6 +55,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_forward_args);
 
@@ -266,6 +268,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_backward_args);
 
@@ -680,6 +683,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_weight_gradients_args);
 
@@ -969,6 +973,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward_args);
 
@@ -1062,6 +1067,128 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_forward_3)(
     cg_store(h_rows, row, unit, h);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward_args) call,
+    real *forward_1_sums,
+    store *forward_1_weights_2,
+    store *forward_s_1,
+    real *forward_2_sums,
+    store *forward_2_weights_1,
+    store *forward_s_2,
+    real *forward_3_sums,
+    store *forward_3_weights_1)
+{
+    const CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(forward_1_weights_2, 2 * nH), 0, nH, 2 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nH) * 2 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(forward_2_weights_1, 2 * nH), 0, nH, 2 * (nH), shared_2);
+    store *const shared_2_end = shared_2 + (nH) * 2 * (nH);
+    store *const shared_3 = shared_2_end;
+    cg_hold(cg_in(forward_3_weights_1, 2 * nH), 0, nH, 2 * (nH), shared_3);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* h_prev @ [r_h_1, r_t_1] */
+        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* q_1 = tanh(b_h_1 + x_w_h_h_prev)
+             * t_1 = sigmoid(b_t_1 + x_w_t_h_prev)
+             * s_1 = h_prev * (1 - t_1) + q_1 * t_1 */
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> b_h_1_rows = cg_in(args->b_h_1, nH);
+            const cellgen_rows<const store> b_t_1_rows = cg_in(args->b_t_1, nH);
+            const cellgen_rows<const real> x_w_h_h_prev_rows = cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH));
+            const cellgen_rows<const real> x_w_t_h_prev_rows = cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH));
+            const cellgen_rows<store> q_1_rows = cg_rows((args->q_1 ? args->q_1 + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> t_1_rows = cg_rows((args->t_1 ? args->t_1 + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> s_1_rows = cg_rows(forward_s_1, nH);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real b_h_1 = cg_load(b_h_1_rows, 0, unit);
+            const real b_t_1 = cg_load(b_t_1_rows, 0, unit);
+            const real x_w_h_h_prev = cg_load(x_w_h_h_prev_rows, row, unit);
+            const real x_w_t_h_prev = cg_load(x_w_t_h_prev_rows, row, unit);
+            const real q_1 = cg_tanh(b_h_1 + x_w_h_h_prev);
+            cg_store_if(q_1_rows, row, unit, q_1);
+            const real t_1 = cg_sigmoid(b_t_1 + x_w_t_h_prev);
+            cg_store_if(t_1_rows, row, unit, t_1);
+            const real s_1 = h_prev * (1 - t_1) + q_1 * t_1;
+            cg_store(s_1_rows, row, unit, s_1);
+}
+        __syncthreads();
+        /* s_1 @ [r_h_2, r_t_2] */
+        cg_block_product<2>(top, rows, nH, nH, cg_in(forward_s_1, nH), shared_2, cg_rows(forward_2_sums, (2 * nH)), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* q_2 = tanh(b_h_2 + s_1_r_h_2)
+             * t_2 = sigmoid(b_t_2 + s_1_r_t_2)
+             * s_2 = s_1 * (1 - t_2) + q_2 * t_2 */
+            const cellgen_rows<const store> b_h_2_rows = cg_in(args->b_h_2, nH);
+            const cellgen_rows<const store> b_t_2_rows = cg_in(args->b_t_2, nH);
+            const cellgen_rows<const store> s_1_rows = cg_in(forward_s_1, nH);
+            const cellgen_rows<const real> s_1_r_h_2_rows = cg_in(forward_2_sums, (2 * nH));
+            const cellgen_rows<const real> s_1_r_t_2_rows = cg_in(forward_2_sums + nH, (2 * nH));
+            const cellgen_rows<store> q_2_rows = cg_rows((args->q_2 ? args->q_2 + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> t_2_rows = cg_rows((args->t_2 ? args->t_2 + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> s_2_rows = cg_rows(forward_s_2, nH);
+            const real b_h_2 = cg_load(b_h_2_rows, 0, unit);
+            const real b_t_2 = cg_load(b_t_2_rows, 0, unit);
+            const real s_1 = cg_load(s_1_rows, row, unit);
+            const real s_1_r_h_2 = cg_load(s_1_r_h_2_rows, row, unit);
+            const real s_1_r_t_2 = cg_load(s_1_r_t_2_rows, row, unit);
+            const real q_2 = cg_tanh(b_h_2 + s_1_r_h_2);
+            cg_store_if(q_2_rows, row, unit, q_2);
+            const real t_2 = cg_sigmoid(b_t_2 + s_1_r_t_2);
+            cg_store_if(t_2_rows, row, unit, t_2);
+            const real s_2 = s_1 * (1 - t_2) + q_2 * t_2;
+            cg_store(s_2_rows, row, unit, s_2);
+}
+        __syncthreads();
+        /* s_2 @ [r_h_3, r_t_3] */
+        cg_block_product<2>(top, rows, nH, nH, cg_in(forward_s_2, nH), shared_3, cg_rows(forward_3_sums, (2 * nH)), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* q_3 = tanh(b_h_3 + s_2_r_h_3)
+             * t_3 = sigmoid(b_t_3 + s_2_r_t_3)
+             * h = s_2 * (1 - t_3) + q_3 * t_3 */
+            const cellgen_rows<const store> b_h_3_rows = cg_in(args->b_h_3, nH);
+            const cellgen_rows<const store> b_t_3_rows = cg_in(args->b_t_3, nH);
+            const cellgen_rows<const store> s_2_rows = cg_in(forward_s_2, nH);
+            const cellgen_rows<const real> s_2_r_h_3_rows = cg_in(forward_3_sums, (2 * nH));
+            const cellgen_rows<const real> s_2_r_t_3_rows = cg_in(forward_3_sums + nH, (2 * nH));
+            const cellgen_rows<store> q_3_rows = cg_rows((args->q_3 ? args->q_3 + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> t_3_rows = cg_rows((args->t_3 ? args->t_3 + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real b_h_3 = cg_load(b_h_3_rows, 0, unit);
+            const real b_t_3 = cg_load(b_t_3_rows, 0, unit);
+            const real s_2 = cg_load(s_2_rows, row, unit);
+            const real s_2_r_h_3 = cg_load(s_2_r_h_3_rows, row, unit);
+            const real s_2_r_t_3 = cg_load(s_2_r_t_3_rows, row, unit);
+            const real q_3 = cg_tanh(b_h_3 + s_2_r_h_3);
+            cg_store_if(q_3_rows, row, unit, q_3);
+            const real t_3 = cg_sigmoid(b_t_3 + s_2_r_t_3);
+            cg_store_if(t_3_rows, row, unit, t_3);
+            const real h = s_2 * (1 - t_3) + q_3 * t_3;
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -1136,40 +1263,45 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward
     cg_copy(&run, nH, nH, cg_rows(forward_3_weights_1 + nH, 2 * nH), cg_in(args->r_t_3, nH));
     /* x @ [w_h, w_t], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* h_prev @ [r_h_1, r_t_1] */
-        cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_forward_1), nB, nH,
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->b_h_1, nH),
-            cg_in(args->b_t_1, nH),
-            cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
-            cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
-            cg_rows((args->q_1 ? args->q_1 + step * nB * nH : nullptr), nH),
-            cg_rows((args->t_1 ? args->t_1 + step * nB * nH : nullptr), nH),
-            cg_rows(forward_s_1, nH));
-        /* s_1 @ [r_h_2, r_t_2] */
-        cg_gemm_nn(&run, nB, 2 * nH, nH, forward_s_1, nH, forward_2_weights_1, 2 * nH, forward_2_sums, (2 * nH), 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_forward_2), nB, nH,
-            cg_in(args->b_h_2, nH),
-            cg_in(args->b_t_2, nH),
-            cg_in(forward_s_1, nH),
-            cg_in(forward_2_sums, (2 * nH)),
-            cg_in(forward_2_sums + nH, (2 * nH)),
-            cg_rows((args->q_2 ? args->q_2 + step * nB * nH : nullptr), nH),
-            cg_rows((args->t_2 ? args->t_2 + step * nB * nH : nullptr), nH),
-            cg_rows(forward_s_2, nH));
-        /* s_2 @ [r_h_3, r_t_3] */
-        cg_gemm_nn(&run, nB, 2 * nH, nH, forward_s_2, nH, forward_3_weights_1, 2 * nH, forward_3_sums, (2 * nH), 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_forward_3), nB, nH,
-            cg_in(args->b_h_3, nH),
-            cg_in(args->b_t_3, nH),
-            cg_in(forward_s_2, nH),
-            cg_in(forward_3_sums, (2 * nH)),
-            cg_in(forward_3_sums + nH, (2 * nH)),
-            cg_rows((args->q_3 ? args->q_3 + step * nB * nH : nullptr), nH),
-            cg_rows((args->t_3 ? args->t_3 + step * nB * nH : nullptr), nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 2 * nH + nH * 2 * nH + nH * 2 * nH, sizeof(store), 6, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_s_1, forward_2_sums, forward_2_weights_1, forward_s_2, forward_3_sums, forward_3_weights_1);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* h_prev @ [r_h_1, r_t_1] */
+            cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_forward_1), nB, nH,
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->b_h_1, nH),
+                cg_in(args->b_t_1, nH),
+                cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
+                cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
+                cg_rows((args->q_1 ? args->q_1 + step * nB * nH : nullptr), nH),
+                cg_rows((args->t_1 ? args->t_1 + step * nB * nH : nullptr), nH),
+                cg_rows(forward_s_1, nH));
+            /* s_1 @ [r_h_2, r_t_2] */
+            cg_gemm_nn(&run, nB, 2 * nH, nH, forward_s_1, nH, forward_2_weights_1, 2 * nH, forward_2_sums, (2 * nH), 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_forward_2), nB, nH,
+                cg_in(args->b_h_2, nH),
+                cg_in(args->b_t_2, nH),
+                cg_in(forward_s_1, nH),
+                cg_in(forward_2_sums, (2 * nH)),
+                cg_in(forward_2_sums + nH, (2 * nH)),
+                cg_rows((args->q_2 ? args->q_2 + step * nB * nH : nullptr), nH),
+                cg_rows((args->t_2 ? args->t_2 + step * nB * nH : nullptr), nH),
+                cg_rows(forward_s_2, nH));
+            /* s_2 @ [r_h_3, r_t_3] */
+            cg_gemm_nn(&run, nB, 2 * nH, nH, forward_s_2, nH, forward_3_weights_1, 2 * nH, forward_3_sums, (2 * nH), 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_forward_3), nB, nH,
+                cg_in(args->b_h_3, nH),
+                cg_in(args->b_t_3, nH),
+                cg_in(forward_s_2, nH),
+                cg_in(forward_3_sums, (2 * nH)),
+                cg_in(forward_3_sums + nH, (2 * nH)),
+                cg_rows((args->q_3 ? args->q_3 + step * nB * nH : nullptr), nH),
+                cg_rows((args->t_3 ? args->t_3 + step * nB * nH : nullptr), nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     return run.error;
@@ -1216,6 +1348,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backward_args);
 
@@ -1438,6 +1571,175 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_h_1, d_b_h_1_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair,
+    real *reverse_d_h_in,
+    real *reverse_s_1,
+    real *reverse_2_sums,
+    store *reverse_2_weights_1,
+    real *reverse_d_s_2,
+    real *reverse_3_sums,
+    store *reverse_3_weights_1,
+    real *reverse_d_s_1,
+    real *reverse_4_sums,
+    store *reverse_4_weights_1)
+{
+    const CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(reverse_2_weights_1, nH), 0, 2 * nH, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (2 * nH) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(reverse_3_weights_1, nH), 0, 2 * nH, 1 * (nH), shared_2);
+    store *const shared_2_end = shared_2 + (2 * nH) * 1 * (nH);
+    store *const shared_3 = shared_2_end;
+    cg_hold(cg_in(reverse_4_weights_1, nH), 0, 2 * nH, 1 * (nH), shared_3);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_in = d_h + d_h_next
+             * s_1 = h_prev * (1 - t_1) + q_1 * t_1
+             * s_2 = s_1 * (1 - t_2) + q_2 * t_2
+             * d_t_3 = d_h_in * (q_3 - s_2)
+             * d_t_3_pre = d_t_3 * (1 - t_3) * t_3
+             * d_q_3 = d_h_in * t_3
+             * d_q_3_pre = d_q_3 * (1 - q_3**2) */
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> q_1_rows = cg_in(args->q_1 + step * nB * nH, nH);
+            const cellgen_rows<const store> t_1_rows = cg_in(args->t_1 + step * nB * nH, nH);
+            const cellgen_rows<const store> q_2_rows = cg_in(args->q_2 + step * nB * nH, nH);
+            const cellgen_rows<const store> t_2_rows = cg_in(args->t_2 + step * nB * nH, nH);
+            const cellgen_rows<const store> q_3_rows = cg_in(args->q_3 + step * nB * nH, nH);
+            const cellgen_rows<const store> t_3_rows = cg_in(args->t_3 + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
+            const cellgen_rows<real> s_1_rows = cg_rows(reverse_s_1, nH);
+            const cellgen_rows<store> d_t_3_pre_rows = cg_rows(adjoints + step * nB * (6 * nH), (6 * nH));
+            const cellgen_rows<store> d_q_3_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH));
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real q_1 = cg_load(q_1_rows, row, unit);
+            const real t_1 = cg_load(t_1_rows, row, unit);
+            const real q_2 = cg_load(q_2_rows, row, unit);
+            const real t_2 = cg_load(t_2_rows, row, unit);
+            const real q_3 = cg_load(q_3_rows, row, unit);
+            const real t_3 = cg_load(t_3_rows, row, unit);
+            const real d_h_in = d_h + d_h_next;
+            cg_store(d_h_in_rows, row, unit, d_h_in);
+            const real s_1 = h_prev * (1 - t_1) + q_1 * t_1;
+            cg_store(s_1_rows, row, unit, s_1);
+            const real s_2 = s_1 * (1 - t_2) + q_2 * t_2;
+            const real d_t_3 = d_h_in * (q_3 - s_2);
+            const real d_t_3_pre = d_t_3 * (1 - t_3) * t_3;
+            cg_store(d_t_3_pre_rows, row, unit, d_t_3_pre);
+            const real d_q_3 = d_h_in * t_3;
+            const real d_q_3_pre = d_q_3 * (1 - q_3 * q_3);
+            cg_store(d_q_3_pre_rows, row, unit, d_q_3_pre);
+}
+        __syncthreads();
+        /* d_t_3_pre @ [r_t_3.T]; d_q_3_pre @ [r_h_3.T] */
+        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre
+             * d_t_2 = d_s_2 * (q_2 - s_1)
+             * d_t_2_pre = d_t_2 * (1 - t_2) * t_2
+             * d_q_2 = d_s_2 * t_2
+             * d_q_2_pre = d_q_2 * (1 - q_2**2) */
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
+            const cellgen_rows<const real> d_s_2_1_d_q_3_pre_rows = cg_in(reverse_2_sums, nH);
+            const cellgen_rows<const real> s_1_rows = cg_in(reverse_s_1, nH);
+            const cellgen_rows<const store> q_2_rows = cg_in(args->q_2 + step * nB * nH, nH);
+            const cellgen_rows<const store> t_2_rows = cg_in(args->t_2 + step * nB * nH, nH);
+            const cellgen_rows<const store> t_3_rows = cg_in(args->t_3 + step * nB * nH, nH);
+            const cellgen_rows<real> d_s_2_rows = cg_rows(reverse_d_s_2, nH);
+            const cellgen_rows<store> d_t_2_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH));
+            const cellgen_rows<store> d_q_2_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH));
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
+            const real d_s_2_1_d_q_3_pre = cg_load(d_s_2_1_d_q_3_pre_rows, row, unit);
+            const real s_1 = cg_load(s_1_rows, row, unit);
+            const real q_2 = cg_load(q_2_rows, row, unit);
+            const real t_2 = cg_load(t_2_rows, row, unit);
+            const real t_3 = cg_load(t_3_rows, row, unit);
+            const real d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre;
+            cg_store(d_s_2_rows, row, unit, d_s_2);
+            const real d_t_2 = d_s_2 * (q_2 - s_1);
+            const real d_t_2_pre = d_t_2 * (1 - t_2) * t_2;
+            cg_store(d_t_2_pre_rows, row, unit, d_t_2_pre);
+            const real d_q_2 = d_s_2 * t_2;
+            const real d_q_2_pre = d_q_2 * (1 - q_2 * q_2);
+            cg_store(d_q_2_pre_rows, row, unit, d_q_2_pre);
+}
+        __syncthreads();
+        /* d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
+        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)), shared_2, cg_rows(reverse_3_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_s_1 = d_s_2 * (1 - t_2) + d_s_1_1_d_q_2_pre
+             * d_t_1 = d_s_1 * (q_1 - h_prev)
+             * d_t_1_pre = d_t_1 * (1 - t_1) * t_1
+             * d_q_1 = d_s_1 * t_1
+             * d_q_1_pre = d_q_1 * (1 - q_1**2) */
+            const cellgen_rows<const real> d_s_2_rows = cg_in(reverse_d_s_2, nH);
+            const cellgen_rows<const real> d_s_1_1_d_q_2_pre_rows = cg_in(reverse_3_sums, nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> q_1_rows = cg_in(args->q_1 + step * nB * nH, nH);
+            const cellgen_rows<const store> t_1_rows = cg_in(args->t_1 + step * nB * nH, nH);
+            const cellgen_rows<const store> t_2_rows = cg_in(args->t_2 + step * nB * nH, nH);
+            const cellgen_rows<real> d_s_1_rows = cg_rows(reverse_d_s_1, nH);
+            const cellgen_rows<store> d_t_1_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH));
+            const cellgen_rows<store> d_q_1_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH));
+            const real d_s_2 = cg_load(d_s_2_rows, row, unit);
+            const real d_s_1_1_d_q_2_pre = cg_load(d_s_1_1_d_q_2_pre_rows, row, unit);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
+            const real q_1 = cg_load(q_1_rows, row, unit);
+            const real t_1 = cg_load(t_1_rows, row, unit);
+            const real t_2 = cg_load(t_2_rows, row, unit);
+            const real d_s_1 = d_s_2 * (1 - t_2) + d_s_1_1_d_q_2_pre;
+            cg_store(d_s_1_rows, row, unit, d_s_1);
+            const real d_t_1 = d_s_1 * (q_1 - h_prev);
+            const real d_t_1_pre = d_t_1 * (1 - t_1) * t_1;
+            cg_store(d_t_1_pre_rows, row, unit, d_t_1_pre);
+            const real d_q_1 = d_s_1 * t_1;
+            const real d_q_1_pre = d_q_1 * (1 - q_1 * q_1);
+            cg_store(d_q_1_pre_rows, row, unit, d_q_1_pre);
+}
+        __syncthreads();
+        /* d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
+        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)), shared_3, cg_rows(reverse_4_sums, nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_prev = d_s_1 * (1 - t_1) + d_h_prev_1_d_q_1_pre */
+            const cellgen_rows<const real> d_s_1_rows = cg_in(reverse_d_s_1, nH);
+            const cellgen_rows<const real> d_h_prev_1_d_q_1_pre_rows = cg_in(reverse_4_sums, nH);
+            const cellgen_rows<const store> t_1_rows = cg_in(args->t_1 + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
+            const real d_s_1 = cg_load(d_s_1_rows, row, unit);
+            const real d_h_prev_1_d_q_1_pre = cg_load(d_h_prev_1_d_q_1_pre_rows, row, unit);
+            const real t_1 = cg_load(t_1_rows, row, unit);
+            const real d_h_prev = d_s_1 * (1 - t_1) + d_h_prev_1_d_q_1_pre;
+            cg_store(d_h_prev_rows, row, unit, d_h_prev);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -1574,52 +1876,57 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
     cg_turn(&run, nH, nI, cg_rows(deferred_10_weights_1, nI), cg_in(args->w_t, nH));
     cg_turn(&run, nH, nI, cg_rows(deferred_10_weights_1 + nH * nI, nI), cg_in(args->w_h, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->q_1 + step * nB * nH, nH),
-            cg_in(args->t_1 + step * nB * nH, nH),
-            cg_in(args->q_2 + step * nB * nH, nH),
-            cg_in(args->t_2 + step * nB * nH, nH),
-            cg_in(args->q_3 + step * nB * nH, nH),
-            cg_in(args->t_3 + step * nB * nH, nH),
-            cg_rows(reverse_d_h_in, nH),
-            cg_rows(reverse_s_1, nH),
-            cg_rows(adjoints + step * nB * (6 * nH), (6 * nH)),
-            cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH)));
-        /* d_t_3_pre @ [r_t_3.T]; d_q_3_pre @ [r_h_3.T] */
-        cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (6 * nH), (6 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_2), nB, nH,
-            cg_in(reverse_d_h_in, nH),
-            cg_in(reverse_2_sums, nH),
-            cg_in(reverse_s_1, nH),
-            cg_in(args->q_2 + step * nB * nH, nH),
-            cg_in(args->t_2 + step * nB * nH, nH),
-            cg_in(args->t_3 + step * nB * nH, nH),
-            cg_rows(reverse_d_s_2, nH),
-            cg_rows(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)),
-            cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH)));
-        /* d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
-        cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH), reverse_3_weights_1, nH, reverse_3_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_3), nB, nH,
-            cg_in(reverse_d_s_2, nH),
-            cg_in(reverse_3_sums, nH),
-            cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-            cg_in(args->q_1 + step * nB * nH, nH),
-            cg_in(args->t_1 + step * nB * nH, nH),
-            cg_in(args->t_2 + step * nB * nH, nH),
-            cg_rows(reverse_d_s_1, nH),
-            cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)),
-            cg_rows(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH)));
-        /* d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
-        cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH), reverse_4_weights_1, nH, reverse_4_sums, nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_4), nB, nH,
-            cg_in(reverse_d_s_1, nH),
-            cg_in(reverse_4_sums, nH),
-            cg_in(args->t_1 + step * nB * nH, nH),
-            cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (2 * nH) * 1 * nH + (2 * nH) * 1 * nH + (2 * nH) * 1 * nH, sizeof(store), 7, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_s_1, reverse_2_sums, reverse_2_weights_1, reverse_d_s_2, reverse_3_sums, reverse_3_weights_1, reverse_d_s_1, reverse_4_sums, reverse_4_weights_1);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->q_1 + step * nB * nH, nH),
+                cg_in(args->t_1 + step * nB * nH, nH),
+                cg_in(args->q_2 + step * nB * nH, nH),
+                cg_in(args->t_2 + step * nB * nH, nH),
+                cg_in(args->q_3 + step * nB * nH, nH),
+                cg_in(args->t_3 + step * nB * nH, nH),
+                cg_rows(reverse_d_h_in, nH),
+                cg_rows(reverse_s_1, nH),
+                cg_rows(adjoints + step * nB * (6 * nH), (6 * nH)),
+                cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH)));
+            /* d_t_3_pre @ [r_t_3.T]; d_q_3_pre @ [r_h_3.T] */
+            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (6 * nH), (6 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_2), nB, nH,
+                cg_in(reverse_d_h_in, nH),
+                cg_in(reverse_2_sums, nH),
+                cg_in(reverse_s_1, nH),
+                cg_in(args->q_2 + step * nB * nH, nH),
+                cg_in(args->t_2 + step * nB * nH, nH),
+                cg_in(args->t_3 + step * nB * nH, nH),
+                cg_rows(reverse_d_s_2, nH),
+                cg_rows(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)),
+                cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH)));
+            /* d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
+            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH), reverse_3_weights_1, nH, reverse_3_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_3), nB, nH,
+                cg_in(reverse_d_s_2, nH),
+                cg_in(reverse_3_sums, nH),
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->q_1 + step * nB * nH, nH),
+                cg_in(args->t_1 + step * nB * nH, nH),
+                cg_in(args->t_2 + step * nB * nH, nH),
+                cg_rows(reverse_d_s_1, nH),
+                cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)),
+                cg_rows(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH)));
+            /* d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
+            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH), reverse_4_weights_1, nH, reverse_4_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_4), nB, nH,
+                cg_in(reverse_d_s_1, nH),
+                cg_in(reverse_4_sums, nH),
+                cg_in(args->t_1 + step * nB * nH, nH),
+                cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_deferred_1), nT * nB, nH,

@@ -20,6 +20,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "slstm_exp.cu"
 #undef CELLGEN_STORE
@@ -61,6 +62,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(slstm_exp_cuda_forward_args);
 
@@ -249,6 +251,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(slstm_exp_cuda_backward_args);
 
@@ -522,6 +525,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(slstm_exp_cuda_weight_gradients_args);
 
@@ -680,6 +684,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward_args);
 
@@ -751,6 +756,98 @@ __global__ void CELLGEN_CUDA_NAME(slstm_exp_forward_1)(
     cg_store(h_rows, row, unit, h);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(slstm_exp_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward_args) call,
+    real *forward_1_sums,
+    store *forward_1_weights_2)
+{
+    const CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(forward_1_weights_2, 4 * nH), 0, nH, 4 * (nH), shared_1);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* h_prev @ [r_z, r_i, r_f, r_o] */
+        cg_block_product<4>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), 1);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* z = tanh(b_z + x_w_z_h_prev)
+             * i_bar = b_i + x_w_i_h_prev
+             * f_bar = b_f + x_w_f_h_prev
+             * o = sigmoid(b_o + x_w_o_h_prev)
+             * log_f = m_prev + f_bar
+             * m = maximum(log_f, i_bar)
+             * i = exp(i_bar - m)
+             * f = exp(log_f - m)
+             * c = c_prev * f + z * i
+             * n = n_prev * f + i
+             * h = o * c / n */
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
+            const cellgen_rows<const store> n_prev_rows = cg_in((step ? args->n + (step - 1) * nB * nH : args->n_prev), nH);
+            const cellgen_rows<const store> m_prev_rows = cg_in((step ? args->m + (step - 1) * nB * nH : args->m_prev), nH);
+            const cellgen_rows<const store> b_z_rows = cg_in(args->b_z, nH);
+            const cellgen_rows<const store> b_i_rows = cg_in(args->b_i, nH);
+            const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
+            const cellgen_rows<const store> b_o_rows = cg_in(args->b_o, nH);
+            const cellgen_rows<const real> x_w_z_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<const real> x_w_i_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH));
+            const cellgen_rows<const real> x_w_f_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+            const cellgen_rows<const real> x_w_o_h_prev_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+            const cellgen_rows<store> z_rows = cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> i_bar_rows = cg_rows((args->i_bar ? args->i_bar + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> o_rows = cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> log_f_rows = cg_rows((args->log_f ? args->log_f + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> m_rows = cg_rows(args->m + step * nB * nH, nH);
+            const cellgen_rows<store> c_rows = cg_rows(args->c + step * nB * nH, nH);
+            const cellgen_rows<store> n_rows = cg_rows(args->n + step * nB * nH, nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real c_prev = cg_load(c_prev_rows, row, unit);
+            const real n_prev = cg_load(n_prev_rows, row, unit);
+            const real m_prev = cg_load(m_prev_rows, row, unit);
+            const real b_z = cg_load(b_z_rows, 0, unit);
+            const real b_i = cg_load(b_i_rows, 0, unit);
+            const real b_f = cg_load(b_f_rows, 0, unit);
+            const real b_o = cg_load(b_o_rows, 0, unit);
+            const real x_w_z_h_prev = cg_load(x_w_z_h_prev_rows, row, unit);
+            const real x_w_i_h_prev = cg_load(x_w_i_h_prev_rows, row, unit);
+            const real x_w_f_h_prev = cg_load(x_w_f_h_prev_rows, row, unit);
+            const real x_w_o_h_prev = cg_load(x_w_o_h_prev_rows, row, unit);
+            const real z = cg_tanh(b_z + x_w_z_h_prev);
+            cg_store_if(z_rows, row, unit, z);
+            const real i_bar = b_i + x_w_i_h_prev;
+            cg_store_if(i_bar_rows, row, unit, i_bar);
+            const real f_bar = b_f + x_w_f_h_prev;
+            const real o = cg_sigmoid(b_o + x_w_o_h_prev);
+            cg_store_if(o_rows, row, unit, o);
+            const real log_f = m_prev + f_bar;
+            cg_store_if(log_f_rows, row, unit, log_f);
+            const real m = cg_maximum(log_f, i_bar);
+            cg_store(m_rows, row, unit, m);
+            const real i = cg_exp(i_bar - m);
+            const real f = cg_exp(log_f - m);
+            const real c = c_prev * f + z * i;
+            cg_store(c_rows, row, unit, c);
+            const real n = n_prev * f + i;
+            cg_store(n_rows, row, unit, n);
+            const real h = o * c / n;
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -814,29 +911,34 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward)(
     cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2 + 3 * nH, 4 * nH), cg_in(args->r_o, nH));
     /* x @ [w_z, w_i, w_f, w_o], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, forward_1_weights_1, 4 * nH, forward_1_sums, (4 * nH), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* h_prev @ [r_z, r_i, r_f, r_o] */
-        cg_gemm_nn(&run, nB, 4 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 4 * nH, forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(slstm_exp_forward_1), nB, nH,
-            cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
-            cg_in((step ? args->n + (step - 1) * nB * nH : args->n_prev), nH),
-            cg_in((step ? args->m + (step - 1) * nB * nH : args->m_prev), nH),
-            cg_in(args->b_z, nH),
-            cg_in(args->b_i, nH),
-            cg_in(args->b_f, nH),
-            cg_in(args->b_o, nH),
-            cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH)),
-            cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH)),
-            cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-            cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
-            cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH),
-            cg_rows((args->i_bar ? args->i_bar + step * nB * nH : nullptr), nH),
-            cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH),
-            cg_rows((args->log_f ? args->log_f + step * nB * nH : nullptr), nH),
-            cg_rows(args->m + step * nB * nH, nH),
-            cg_rows(args->c + step * nB * nH, nH),
-            cg_rows(args->n + step * nB * nH, nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 4 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(slstm_exp_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* h_prev @ [r_z, r_i, r_f, r_o] */
+            cg_gemm_nn(&run, nB, 4 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 4 * nH, forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(slstm_exp_forward_1), nB, nH,
+                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in((step ? args->n + (step - 1) * nB * nH : args->n_prev), nH),
+                cg_in((step ? args->m + (step - 1) * nB * nH : args->m_prev), nH),
+                cg_in(args->b_z, nH),
+                cg_in(args->b_i, nH),
+                cg_in(args->b_f, nH),
+                cg_in(args->b_o, nH),
+                cg_in(forward_1_sums + step * nB * (4 * nH), (4 * nH)),
+                cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH)),
+                cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
+                cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH),
+                cg_rows((args->i_bar ? args->i_bar + step * nB * nH : nullptr), nH),
+                cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH),
+                cg_rows((args->log_f ? args->log_f + step * nB * nH : nullptr), nH),
+                cg_rows(args->m + step * nB * nH, nH),
+                cg_rows(args->c + step * nB * nH, nH),
+                cg_rows(args->n + step * nB * nH, nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
     cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
@@ -896,6 +998,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward_args);
 
@@ -1038,6 +1141,134 @@ __global__ void CELLGEN_CUDA_NAME(slstm_exp_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_z, d_b_z_rows, units, unit);
 }
 
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(slstm_exp_reverse_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_h_prev_pair,
+    real *d_c_prev_pair,
+    real *d_n_prev_pair,
+    real *d_m_prev_pair,
+    store *reverse_2_weights_1)
+{
+    const CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(reverse_2_weights_1, nH), 0, 4 * nH, 1 * (nH), shared_1);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* d_h_in = d_h + d_h_next
+             * d_c_in = d_c + d_c_next
+             * d_n_in = d_n + d_n_next
+             * d_m_in = d_m + d_m_next
+             * i = exp(i_bar - m)
+             * f = exp(log_f - m)
+             * d_n_total = d_n_in - d_h_in * o * c / n**2
+             * d_c_total = d_h_in * o / n + d_c_in
+             * d_f = d_n_total * n_prev + d_c_total * c_prev
+             * d_f_pre = d_f * f
+             * d_i = d_n_total + d_c_total * z
+             * d_i_pre = d_i * i
+             * d_m_total = d_m_in - d_f_pre - d_i_pre
+             * d_m_prev_step = d_f_pre + d_m_total * (log_f >= i_bar)
+             * d_o = d_h_in * c / n
+             * d_o_pre = d_o * (1 - o) * o
+             * d_i_bar = d_i_pre + d_m_total * (log_f < i_bar)
+             * d_z = d_c_total * i
+             * d_z_pre = d_z * (1 - z**2)
+             * d_n_prev = d_n_total * f
+             * d_c_prev = d_c_total * f
+             * d_m_prev = d_m_prev_step */
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_c_next_rows = cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> d_n_rows = cg_in((args->d_n ? args->d_n + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_n_next_rows = cg_in(d_n_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> d_m_rows = cg_in((args->d_m ? args->d_m + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const real> d_m_next_rows = cg_in(d_m_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
+            const cellgen_rows<const store> n_prev_rows = cg_in((step ? args->n + (step - 1) * nB * nH : args->n_prev), nH);
+            const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
+            const cellgen_rows<const store> i_bar_rows = cg_in(args->i_bar + step * nB * nH, nH);
+            const cellgen_rows<const store> o_rows = cg_in(args->o + step * nB * nH, nH);
+            const cellgen_rows<const store> log_f_rows = cg_in(args->log_f + step * nB * nH, nH);
+            const cellgen_rows<const store> m_rows = cg_in(args->m + step * nB * nH, nH);
+            const cellgen_rows<const store> c_rows = cg_in(args->c + step * nB * nH, nH);
+            const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
+            const cellgen_rows<store> d_m_prev_step_rows = cg_rows(adjoints + step * nB * (4 * nH), (4 * nH));
+            const cellgen_rows<store> d_o_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH));
+            const cellgen_rows<store> d_i_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH));
+            const cellgen_rows<store> d_z_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH));
+            const cellgen_rows<real> d_n_prev_rows = cg_rows(d_n_prev_pair + step % 2 * nB * nH, nH);
+            const cellgen_rows<real> d_c_prev_rows = cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH);
+            const cellgen_rows<real> d_m_prev_rows = cg_rows(d_m_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+            const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real d_c = cg_load_or_zero(d_c_rows, row, unit);
+            const real d_c_next = cg_load(d_c_next_rows, row, unit);
+            const real d_n = cg_load_or_zero(d_n_rows, row, unit);
+            const real d_n_next = cg_load(d_n_next_rows, row, unit);
+            const real d_m = cg_load_or_zero(d_m_rows, row, unit);
+            const real d_m_next = cg_load(d_m_next_rows, row, unit);
+            const real c_prev = cg_load(c_prev_rows, row, unit);
+            const real n_prev = cg_load(n_prev_rows, row, unit);
+            const real z = cg_load(z_rows, row, unit);
+            const real i_bar = cg_load(i_bar_rows, row, unit);
+            const real o = cg_load(o_rows, row, unit);
+            const real log_f = cg_load(log_f_rows, row, unit);
+            const real m = cg_load(m_rows, row, unit);
+            const real c = cg_load(c_rows, row, unit);
+            const real n = cg_load(n_rows, row, unit);
+            const real d_h_in = d_h + d_h_next;
+            const real d_c_in = d_c + d_c_next;
+            const real d_n_in = d_n + d_n_next;
+            const real d_m_in = d_m + d_m_next;
+            const real i = cg_exp(i_bar - m);
+            const real f = cg_exp(log_f - m);
+            const real d_n_total = d_n_in - d_h_in * o * c / (n * n);
+            const real d_c_total = d_h_in * o / n + d_c_in;
+            const real d_f = d_n_total * n_prev + d_c_total * c_prev;
+            const real d_f_pre = d_f * f;
+            const real d_i = d_n_total + d_c_total * z;
+            const real d_i_pre = d_i * i;
+            const real d_m_total = d_m_in - d_f_pre - d_i_pre;
+            const real d_m_prev_step = d_f_pre + d_m_total * cg_ge(log_f, i_bar);
+            cg_store(d_m_prev_step_rows, row, unit, d_m_prev_step);
+            const real d_o = d_h_in * c / n;
+            const real d_o_pre = d_o * (1 - o) * o;
+            cg_store(d_o_pre_rows, row, unit, d_o_pre);
+            const real d_i_bar = d_i_pre + d_m_total * cg_lt(log_f, i_bar);
+            cg_store(d_i_bar_rows, row, unit, d_i_bar);
+            const real d_z = d_c_total * i;
+            const real d_z_pre = d_z * (1 - z * z);
+            cg_store(d_z_pre_rows, row, unit, d_z_pre);
+            const real d_n_prev = d_n_total * f;
+            cg_store(d_n_prev_rows, row, unit, d_n_prev);
+            const real d_c_prev = d_c_total * f;
+            cg_store(d_c_prev_rows, row, unit, d_c_prev);
+            const real d_m_prev = d_m_prev_step;
+            cg_store(d_m_prev_rows, row, unit, d_m_prev);
+}
+        __syncthreads();
+        /* d_m_prev_step @ [r_f.T]; d_o_pre @ [r_o.T]; d_i_bar @ [r_i.T]; d_z_pre @ [r_z.T] */
+        cg_block_product<1>(top, rows, nH, 4 * nH, cg_in(adjoints + step * nB * (4 * nH), (4 * nH)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), 0);
+        __syncthreads();
+    }
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -1145,34 +1376,39 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_n_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_n_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_m_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_m_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(slstm_exp_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
-            cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((args->d_n ? args->d_n + step * nB * nH : nullptr), nH),
-            cg_in(d_n_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((args->d_m ? args->d_m + step * nB * nH : nullptr), nH),
-            cg_in(d_m_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
-            cg_in((step ? args->n + (step - 1) * nB * nH : args->n_prev), nH),
-            cg_in(args->z + step * nB * nH, nH),
-            cg_in(args->i_bar + step * nB * nH, nH),
-            cg_in(args->o + step * nB * nH, nH),
-            cg_in(args->log_f + step * nB * nH, nH),
-            cg_in(args->m + step * nB * nH, nH),
-            cg_in(args->c + step * nB * nH, nH),
-            cg_in(args->n + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
-            cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
-            cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-            cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
-            cg_rows(d_n_prev_pair + step % 2 * nB * nH, nH),
-            cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH),
-            cg_rows(d_m_prev_pair + step % 2 * nB * nH, nH));
-        /* d_m_prev_step @ [r_f.T]; d_o_pre @ [r_o.T]; d_i_bar @ [r_i.T]; d_z_pre @ [r_z.T] */
-        cg_gemm_nn(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (4 * nH) * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(slstm_exp_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, d_n_prev_pair, d_m_prev_pair, reverse_2_weights_1);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(slstm_exp_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
+                cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((args->d_n ? args->d_n + step * nB * nH : nullptr), nH),
+                cg_in(d_n_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((args->d_m ? args->d_m + step * nB * nH : nullptr), nH),
+                cg_in(d_m_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in((step ? args->n + (step - 1) * nB * nH : args->n_prev), nH),
+                cg_in(args->z + step * nB * nH, nH),
+                cg_in(args->i_bar + step * nB * nH, nH),
+                cg_in(args->o + step * nB * nH, nH),
+                cg_in(args->log_f + step * nB * nH, nH),
+                cg_in(args->m + step * nB * nH, nH),
+                cg_in(args->c + step * nB * nH, nH),
+                cg_in(args->n + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
+                cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
+                cg_rows(d_n_prev_pair + step % 2 * nB * nH, nH),
+                cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH),
+                cg_rows(d_m_prev_pair + step % 2 * nB * nH, nH));
+            /* d_m_prev_step @ [r_f.T]; d_o_pre @ [r_o.T]; d_i_bar @ [r_i.T]; d_z_pre @ [r_z.T] */
+            cg_gemm_nn(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     cg_copy(&run, nB, nH, cg_rows(args->d_c_prev, nH), cg_in(d_c_prev_pair, nH));

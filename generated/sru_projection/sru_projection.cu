@@ -12,6 +12,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "sru_projection.cu"
 #undef CELLGEN_STORE
@@ -44,6 +45,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(sru_projection_cuda_forward_args);
 
@@ -176,6 +178,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(sru_projection_cuda_backward_args);
 
@@ -346,6 +349,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(sru_projection_cuda_weight_gradients_args);
 
@@ -477,6 +481,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_forward_args);
 
@@ -520,6 +525,78 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_forward_1)(
     cg_store(c_rows, row, unit, c);
     const real h = r * c + (1 - r) * x_w_s;
     cg_store(h_rows, row, unit, h);
+}
+
+/* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+__global__ void CELLGEN_CUDA_NAME(sru_projection_forward_block)(
+    int64_t block_rows,
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_forward_args) call,
+    real *forward_1_sums,
+    store *forward_x_w,
+    store *forward_x_w_s)
+{
+    const CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_forward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t top = blockIdx.x * block_rows;
+    const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
+    CELLGEN_DYNAMIC_SHARED(store, shared);
+    store *const shared_1 = shared;
+    cg_hold(cg_in(args->w, nH), 0, nI, 1 * (nH), shared_1);
+    store *const shared_1_end = shared_1 + (nI) * 1 * (nH);
+    store *const shared_2 = shared_1_end;
+    cg_hold(cg_in(args->w_s, nH), 0, nI, 1 * (nH), shared_2);
+    __syncthreads();
+    for (int64_t step = 0; step < nT; ++step) {
+        /* x @ [w] */
+        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH), 0);
+        /* x @ [w_s] */
+        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_2, cg_rows((args->x_w_s ? args->x_w_s + step * nB * nH : forward_x_w_s), nH), 0);
+        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
+            const int64_t row = top + at / (nH), unit = at % (nH);
+            /* f = sigmoid(c_prev * v_f + b_f + x_w_f)
+             * r = sigmoid(c_prev * v_r + b_r + x_w_r)
+             * c = c_prev * f + (1 - f) * x_w
+             * h = r * c + (1 - r) * x_w_s */
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
+            const cellgen_rows<const store> v_f_rows = cg_in(args->v_f, nH);
+            const cellgen_rows<const store> v_r_rows = cg_in(args->v_r, nH);
+            const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
+            const cellgen_rows<const store> b_r_rows = cg_in(args->b_r, nH);
+            const cellgen_rows<const real> x_w_f_rows = cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH));
+            const cellgen_rows<const real> x_w_r_rows = cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH));
+            const cellgen_rows<const store> x_w_rows = cg_in((args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH);
+            const cellgen_rows<const store> x_w_s_rows = cg_in((args->x_w_s ? args->x_w_s + step * nB * nH : forward_x_w_s), nH);
+            const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> r_rows = cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH);
+            const cellgen_rows<store> c_rows = cg_rows(args->c + step * nB * nH, nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const real c_prev = cg_load(c_prev_rows, row, unit);
+            const real v_f = cg_load(v_f_rows, 0, unit);
+            const real v_r = cg_load(v_r_rows, 0, unit);
+            const real b_f = cg_load(b_f_rows, 0, unit);
+            const real b_r = cg_load(b_r_rows, 0, unit);
+            const real x_w_f = cg_load(x_w_f_rows, row, unit);
+            const real x_w_r = cg_load(x_w_r_rows, row, unit);
+            const real x_w = cg_load(x_w_rows, row, unit);
+            const real x_w_s = cg_load(x_w_s_rows, row, unit);
+            const real f = cg_sigmoid(c_prev * v_f + b_f + x_w_f);
+            cg_store_if(f_rows, row, unit, f);
+            const real r = cg_sigmoid(c_prev * v_r + b_r + x_w_r);
+            cg_store_if(r_rows, row, unit, r);
+            const real c = c_prev * f + (1 - f) * x_w;
+            cg_store(c_rows, row, unit, c);
+            const real h = r * c + (1 - r) * x_w_s;
+            cg_store(h_rows, row, unit, h);
+}
+        __syncthreads();
+    }
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_forward_workspace_size)(
@@ -570,25 +647,30 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_forward)(
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 2 * nH), cg_in(args->w_r, nH));
     /* x @ [w_f, w_r], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
-    for (int64_t step = 0; step < nT; ++step) {
-        /* x @ [w] */
-        cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->w, nH, (args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH, 0);
-        /* x @ [w_s] */
-        cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->w_s, nH, (args->x_w_s ? args->x_w_s + step * nB * nH : forward_x_w_s), nH, 0);
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(sru_projection_forward_1), nB, nH,
-            cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
-            cg_in(args->v_f, nH),
-            cg_in(args->v_r, nH),
-            cg_in(args->b_f, nH),
-            cg_in(args->b_r, nH),
-            cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
-            cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
-            cg_in((args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH),
-            cg_in((args->x_w_s ? args->x_w_s + step * nB * nH : forward_x_w_s), nH),
-            cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
-            cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH),
-            cg_rows(args->c + step * nB * nH, nH),
-            cg_rows(args->h + step * nB * nH, nH));
+    cellgen_blocks blocks;
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nI * 1 * nH + nI * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(sru_projection_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_x_w, forward_x_w_s);
+    } else {
+        for (int64_t step = 0; step < nT; ++step) {
+            /* x @ [w] */
+            cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->w, nH, (args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH, 0);
+            /* x @ [w_s] */
+            cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->w_s, nH, (args->x_w_s ? args->x_w_s + step * nB * nH : forward_x_w_s), nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(sru_projection_forward_1), nB, nH,
+                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in(args->v_f, nH),
+                cg_in(args->v_r, nH),
+                cg_in(args->b_f, nH),
+                cg_in(args->b_r, nH),
+                cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
+                cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
+                cg_in((args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH),
+                cg_in((args->x_w_s ? args->x_w_s + step * nB * nH : forward_x_w_s), nH),
+                cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
+                cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH),
+                cg_rows(args->c + step * nB * nH, nH),
+                cg_rows(args->h + step * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
     return run.error;
@@ -626,6 +708,7 @@ typedef struct {
     void *workspace;             /* device memory */
     int64_t workspace_bytes;     /* at least ..._workspace_size(...) */
     void *stream;                /* a cudaStream_t */
+    int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
 } CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward_args);
 
@@ -744,6 +827,70 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_deferred_1_over_rows)(
     cellgen_chunk_total(d_v_f, d_v_f_rows, units, unit);
 }
 
+/* A thread takes one unit of one row through all steps. */
+__global__ void CELLGEN_CUDA_NAME(sru_projection_reverse_stream)(
+    int64_t nT,
+    int64_t nB,
+    int64_t nI,
+    int64_t nH,
+    CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward_args) call,
+    store *adjoints,
+    real *d_c_prev_pair)
+{
+    const CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward_args) *const args = &call;
+    (void)nT;
+    (void)nB;
+    (void)nI;
+    (void)nH;
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= nB || unit >= nH) return;
+    real d_c_next = cg_load(cg_in(d_c_prev_pair + nT % 2 * nB * nH, nH), row, unit);
+    for (int64_t step = nT - 1; step >= 0; --step) {
+        /* d_c_in = d_c + d_c_next
+         * d_c_total = d_h * r + d_c_in
+         * d_r = d_h * (c - x_w_s)
+         * d_r_pre = d_r * (1 - r) * r
+         * d_f = d_c_total * (c_prev - x_w)
+         * d_f_pre = d_f * (1 - f) * f
+         * d_c_prev = d_c_total * f + d_r_pre * v_r + d_f_pre * v_f */
+        const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+        const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH);
+        const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
+        const cellgen_rows<const store> v_f_rows = cg_in(args->v_f, nH);
+        const cellgen_rows<const store> v_r_rows = cg_in(args->v_r, nH);
+        const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
+        const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
+        const cellgen_rows<const store> c_rows = cg_in(args->c + step * nB * nH, nH);
+        const cellgen_rows<const store> x_w_rows = cg_in(args->x_w + step * nB * nH, nH);
+        const cellgen_rows<const store> x_w_s_rows = cg_in(args->x_w_s + step * nB * nH, nH);
+        const cellgen_rows<store> d_c_total_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
+        const cellgen_rows<store> d_r_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
+        const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
+        const real d_h = cg_load_or_zero(d_h_rows, row, unit);
+        const real d_c = cg_load_or_zero(d_c_rows, row, unit);
+        const real c_prev = cg_load(c_prev_rows, row, unit);
+        const real v_f = cg_load(v_f_rows, 0, unit);
+        const real v_r = cg_load(v_r_rows, 0, unit);
+        const real f = cg_load(f_rows, row, unit);
+        const real r = cg_load(r_rows, row, unit);
+        const real c = cg_load(c_rows, row, unit);
+        const real x_w = cg_load(x_w_rows, row, unit);
+        const real x_w_s = cg_load(x_w_s_rows, row, unit);
+        const real d_c_in = d_c + d_c_next;
+        const real d_c_total = d_h * r + d_c_in;
+        cg_store(d_c_total_rows, row, unit, d_c_total);
+        const real d_r = d_h * (c - x_w_s);
+        const real d_r_pre = d_r * (1 - r) * r;
+        cg_store(d_r_pre_rows, row, unit, d_r_pre);
+        const real d_f = d_c_total * (c_prev - x_w);
+        const real d_f_pre = d_f * (1 - f) * f;
+        cg_store(d_f_pre_rows, row, unit, d_f_pre);
+        const real d_c_prev = d_c_total * f + d_r_pre * v_r + d_f_pre * v_f;
+        d_c_next = d_c_prev;
+    }
+    cg_store(cg_rows(d_c_prev_pair, nH), row, unit, d_c_next);
+}
+
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward_workspace_size)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
 {
@@ -819,23 +966,27 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward)(
     cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_3, nI), cg_in(args->w_r, nH));
     cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_3 + nH * nI, nI), cg_in(args->w_f, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
-    for (int64_t step = nT - 1; step >= 0; --step) {
-        CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(sru_projection_reverse_1), nB, nH,
-            cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-            cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
-            cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
-            cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
-            cg_in(args->v_f, nH),
-            cg_in(args->v_r, nH),
-            cg_in(args->f + step * nB * nH, nH),
-            cg_in(args->r + step * nB * nH, nH),
-            cg_in(args->c + step * nB * nH, nH),
-            cg_in(args->x_w + step * nB * nH, nH),
-            cg_in(args->x_w_s + step * nB * nH, nH),
-            cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
-            cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)),
-            cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
-            cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
+    if (args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
+        CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(sru_projection_reverse_stream), nB, nH, nT, nB, nI, nH, *args, adjoints, d_c_prev_pair);
+    } else {
+        for (int64_t step = nT - 1; step >= 0; --step) {
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(sru_projection_reverse_1), nB, nH,
+                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
+                cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
+                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in(args->v_f, nH),
+                cg_in(args->v_r, nH),
+                cg_in(args->f + step * nB * nH, nH),
+                cg_in(args->r + step * nB * nH, nH),
+                cg_in(args->c + step * nB * nH, nH),
+                cg_in(args->x_w + step * nB * nH, nH),
+                cg_in(args->x_w_s + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
+                cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)),
+                cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
+                cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
+        }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_c_prev, nH), cg_in(d_c_prev_pair, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(sru_projection_deferred_1), nT * nB, nH,

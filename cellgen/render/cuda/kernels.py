@@ -123,6 +123,35 @@ def spell_loop(
     return Spelled(kernels, launches)
 
 
+@dataclass(frozen=True)
+class ElementLines:
+    """What a loop does for one row and unit, for a kernel that declares its places itself."""
+
+    comments: list[str]
+    units: str
+    places: list[str]
+    loads: list[str]
+    body: list[str]
+
+
+def elements_of(
+    stem: str, loop: Loop, places: Places, held: set[Value], unwritten: set[Value]
+) -> ElementLines:
+    """Spell a loop without sums; ``held`` are in registers, ``unwritten`` need no memory."""
+    part = _Part("elements", loop.lines, None)
+    writer = _KernelWriter(stem, loop, part, places, "")
+    writer.held, writer.unwritten = frozenset(held), frozenset(unwritten)
+    kernel = writer.context()
+    given = zip(writer.parameters, writer.arguments, strict=True)
+    return ElementLines(
+        comments=kernel.comments,
+        units=c_axis(loop.space[-1]),
+        places=[f"const {p} = {a};" for p, a in given if p != f"int64_t {a}"],
+        loads=[line for line in kernel.loads if line],
+        body=kernel.body,
+    )
+
+
 _SUFFIXES = {
     None: "",
     Store.ADD_UNITS: "",
@@ -174,6 +203,9 @@ _INDICES = {
 class _KernelWriter:
     """Spells one kernel of a loop."""
 
+    held: frozenset[Value] = frozenset()
+    unwritten: frozenset[Value] = frozenset()
+
     def __init__(self, name: str, loop: Loop, part: _Part, places: Places, steps: str) -> None:
         self.name, self.loop, self.part, self.steps = name, loop, part, steps
         self.places = places
@@ -189,7 +221,8 @@ class _KernelWriter:
         """Lines whose value this kernel stores element by element."""
         if self.part.kind == "each_chunk":
             return ()
-        return tuple(line for line in self.part.lines if line.store is Store.WRITE)
+        written = [line for line in self.part.lines if line.store is Store.WRITE]
+        return tuple(line for line in written if line.statement.target not in self.unwritten)
 
     @property
     def _summed(self) -> tuple[Line, ...]:
@@ -258,6 +291,8 @@ class _KernelWriter:
     def _load(self, load: Load) -> str:
         """Declare a value read from memory; takes the parameters that it needs."""
         name, rows, view = str(load.value.name), self.rows[load.value], load.view
+        if load.value in self.held:
+            return ""
         place = self.places(view.buffer)
         if view.buffer.kind is Kind.SCALAR:
             self._take(f"real {name}", place.pointer)

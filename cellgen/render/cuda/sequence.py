@@ -30,6 +30,7 @@ from cellgen.render.cuda.kernels import (
     factor,
     spell_loop,
 )
+from cellgen.render.cuda.memory import Memory
 from cellgen.render.cuda.products import (
     Column,
     Neighbours,
@@ -42,13 +43,13 @@ from cellgen.render.cuda.products import (
 )
 from cellgen.render.cuda.step import (
     FunctionContext,
-    Memory,
     element_count,
     operands_of,
     required_arrays,
     row_stride,
     spell_function,
 )
+from cellgen.render.cuda.tiers import Carried, Choice, StepItem, StepLoop, StepProduct, choose
 from cellgen.schedule import Buffer, Function, Kind, Loop, Product
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
 from cellgen.schedule.plan import View
@@ -125,7 +126,9 @@ class _Host:
     def cell(self) -> str:
         return self.schedule.programs.definition.name
 
-    def context(self, first: Iterable[str], lines: Iterable[str]) -> FunctionContext:
+    def context(
+        self, first: Iterable[str], lines: Iterable[str], choice: Choice
+    ) -> FunctionContext:
         spelled = [*first, *self.packing.lines, *lines]
         words = set(_WORD.findall("\n".join(spelled)))
         return FunctionContext(
@@ -136,11 +139,42 @@ class _Host:
             kernels=self.kernels,
             memory=[array for array in self.memory.arrays if array.name in words],
             lines=spelled,
+            tiers=[choice.kernel] if choice.kernel else [],
         )
 
 
 def _indented(lines: Iterable[str]) -> list[str]:
     return ["    " + line.replace("\n", "\n    ") for line in lines]
+
+
+def _either(choice: Choice, steps: str, body: Sequence[str]) -> list[str]:
+    """All steps in one launch where the host chooses so, else one after the other."""
+    loop = [f"for ({steps}) {{", *_indented(body), "}"]
+    tier = choice.kernel
+    if tier is None:
+        return loop
+    if tier.kind == "stream":
+        units = tier.widest[0]
+        launch = f"CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME({tier.name}), nB, {units}, {tier.call});"
+        head = [f"if (args->tier != CELLGEN_TIER_STEPS) {{ /* {_WHOLE[tier.kind]} */"]
+    else:
+        widest = "0"
+        for units in tier.widest:
+            widest = f"cellgen_larger({widest}, {units})"
+        chosen = f"nT, nB, {widest}, {tier.shared}, sizeof(store), {len(tier.items)}"
+        head = [
+            "cellgen_blocks blocks;",
+            f"if (cellgen_choose_blocks(&run, args->tier, {chosen}, &blocks)) {{"
+            f" /* {_WHOLE[tier.kind]} */",
+        ]
+        launch = f"CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME({tier.name}), blocks, {tier.call});"
+    return [*head, f"    {launch}", "} else {", *_indented(loop), "}"]
+
+
+_WHOLE = {
+    "stream": "a thread takes a unit through all steps",
+    "block": "a block takes rows through all steps",
+}
 
 
 def _forward(schedule: SequenceSchedule, signature: Signature) -> FunctionContext:
@@ -149,9 +183,10 @@ def _forward(schedule: SequenceSchedule, signature: Signature) -> FunctionContex
     first = host.once(schedule.prologue)
     part = _Steps(host, "forward", schedule.forward, states, Neighbours())
     ahead, body = part.lines()
-    loop = ["for (int64_t step = 0; step < nT; ++step) {", *_indented(body), "}"]
+    choice = part.choice()
+    loop = _either(choice, "int64_t step = 0; step < nT; ++step", body)
     last = [_last(host, link, states[link.next]) for link in schedule.programs.links]
-    return host.context(first, [*ahead, *loop, *last])
+    return host.context(first, [*ahead, *loop, *last], choice)
 
 
 @dataclass(frozen=True)
@@ -210,11 +245,13 @@ def _backward(schedule: SequenceSchedule, signature: Signature) -> FunctionConte
     reverse.kept = kept
     ahead, body = reverse.lines()
     begin = [reverse.carry_line(link, "begin") for link in programs.links]
-    loop = ["for (int64_t step = nT - 1; step >= 0; --step) {", *_indented(body), "}"]
+    choice = reverse.choice()
+    loop = _either(choice, "int64_t step = nT - 1; step >= 0; --step", body)
     end = [reverse.carry_line(link, "end") for link in programs.links]
     deferred = _Deferred(host, schedule.deferred, kept).lines()
     epilogue = host.once(schedule.epilogue)
-    return host.context(first, [*begin, *ahead, *loop, *end, *deferred, *epilogue])
+    lines = [*begin, *ahead, *loop, *end, *deferred, *epilogue]
+    return host.context(first, lines, choice)
 
 
 @dataclass(frozen=True)
@@ -269,6 +306,7 @@ class _Steps:
         self.carries: dict[Value, str] = {}
         self.columns: dict[Buffer, Column] = {}
         self.sums: dict[str, tuple[str, bool]] = {}
+        self.items: list[StepItem] = []
         self.own: dict[Buffer, Place] = {}
         for link in host.schedule.programs.links if name == "reverse" else ():
             width = c_factor(link.passed.shape[-1])
@@ -289,7 +327,7 @@ class _Steps:
                 ahead += once
                 body += each
                 for name, loop in _named(stem, stage.loops):
-                    body += self._loop(name, loop)
+                    body += self._loop(name, loop, stem)
             elif isinstance(stage, Loop):
                 body += self._loop(stem, stage)
             else:
@@ -300,10 +338,34 @@ class _Steps:
                 )
         return ahead, body
 
-    def _loop(self, stem: str, loop: Loop) -> list[str]:
+    def _loop(self, stem: str, loop: Loop, group: str = "") -> list[str]:
         spelled = spell_loop(f"{self.host.cell}_{stem}", loop, self.place, self.host.memory.add)
         self.host.kernels += spelled.kernels
+        self.items.append(StepLoop(stem, loop, group))
         return spelled.launches
+
+    def choice(self) -> Choice:
+        """The kernel that runs all steps at once, if there is one."""
+        definition = self.host.schedule.programs.definition
+        return choose(
+            f"{definition.name}_{self.name}",
+            f"{definition.name}_cuda_{self.host.signature.name}_args",
+            self.host.signature,
+            self.items,
+            self.place,
+            [self._carried(link) for link in self.host.schedule.programs.links],
+            self.host.memory.arrays,
+        )
+
+    def _carried(self, link: StateLink) -> Carried:
+        if self.name == "forward":
+            width = c_axis(link.previous.shape[-1])
+            first = f"cg_load(cg_in(args->{link.previous.name}, {width}), row, unit)"
+            return Carried(link.previous, link.next, first, "", True)
+        width, pair = c_factor(link.passed.shape[-1]), self.carries[link.passed]
+        first = f"cg_load(cg_in({pair} + nT % 2 * nB * {width}, {width}), row, unit)"
+        last = f"cg_store(cg_rows({pair}, {width}), row, unit, {link.carry.name})"
+        return Carried(link.carry, link.passed, first, last, False)
 
     def carry_line(self, link: StateLink, when: str) -> str:
         """Take the gradient of the last state in, or hand that of the initial one out."""
@@ -354,9 +416,23 @@ class _Steps:
             a, c, rows = replace(a, rows=""), replace(c, rows=""), "nT * nB"
         inner = sum((t.inner for t in run.terms[1:]), start=run.terms[0].inner)
         width = group.units * len(run.slots)
-        comment = "; ".join(
-            _term_comment(t, w) for t, w in zip(run.terms, run.weights, strict=True)
-        )
+        terms = zip(run.terms, run.weights, strict=True)
+        comment = "; ".join(_term_comment(t, w) for t, w in terms)
+        if not hoisted:
+            self.items.append(
+                StepProduct(
+                    comment,
+                    len(run.slots),
+                    c_axis(group.units),
+                    c_axis(inner),
+                    (address(operand, a), a.stride),
+                    (weights, stride),
+                    turned,
+                    (address(target, c), c.stride),
+                    run.onto,
+                    name.rpartition("_weights_")[0],
+                )
+            )
         return [
             f"/* {comment}{', all steps at once' if hoisted else ''} */",
             gemm(

@@ -7,25 +7,18 @@ products and the loops of the plan, one launch after the other on the caller's s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cellgen.abi import Function as Signature
 from cellgen.abi import c_dim
 from cellgen.printer import c_factor
 from cellgen.program import Names
 from cellgen.render.cuda.kernels import RESERVED, KernelContext, Place, Spelled, spell_loop
+from cellgen.render.cuda.memory import Memory, MemoryContext
 from cellgen.render.cuda.products import whole_product
+from cellgen.render.cuda.tiers import TierContext
 from cellgen.schedule import Buffer, Function, Kind, Product
 from cellgen.schedule.plan import describe
-
-
-@dataclass(frozen=True)
-class MemoryContext:
-    """One array of the workspace: its C name, element type and count."""
-
-    name: str
-    element: str
-    count: str
 
 
 @dataclass(frozen=True)
@@ -39,20 +32,7 @@ class FunctionContext:
     kernels: list[KernelContext]
     memory: list[MemoryContext]
     lines: list[str]
-
-
-@dataclass
-class Memory:
-    """Collects the arrays of a workspace."""
-
-    names: Names
-    arrays: list[MemoryContext] = field(default_factory=list)
-
-    def add(self, name: str, element: str, count: str) -> str:
-        """Reserve an array; returns its C name."""
-        own = self.names.fresh(name)
-        self.arrays.append(MemoryContext(own, element, count))
-        return own
+    tiers: list[TierContext]
 
 
 def step_function(function: Function, signature: Signature, cell: str) -> FunctionContext:
@@ -71,6 +51,7 @@ def step_function(function: Function, signature: Signature, cell: str) -> Functi
         kernels=spelled.kernels,
         memory=memory.arrays,
         lines=spelled.launches,
+        tiers=[],
     )
 
 

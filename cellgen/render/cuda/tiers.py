@@ -1,0 +1,258 @@
+"""Spell kernels that run all steps of a part in one launch, where a part allows it.
+
+Input: what a part does in every step (products, loops). Output: ``TierContext`` for
+``kernels.j2``. Two tiers stand above one launch per level and step:
+
+- ``stream``: no product and one loop in a step. A thread takes one unit of one row through all
+  steps, its state in a register: one pass over memory.
+- ``block``: loops without sums between units. A block takes some rows through all steps, the
+  recurrent weights in its shared memory; blocks never meet.
+
+Which tier runs is chosen by the host at run time, by capacity and the cost model of
+``cellgen_cuda_tiers.cuh``; a part that has no tier says why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cellgen.abi import Function as Signature
+from cellgen.abi import c_dim
+from cellgen.render.cuda.kernels import Places, elements_of, factor
+from cellgen.render.cuda.memory import MemoryContext
+from cellgen.schedule import Loop, Store
+from cellgen.value import B, Value
+
+MOST_SLOTS = 8
+"""Sums that a thread of a block holds in registers; more would spill."""
+
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class StepProduct:
+    """A product in every step, as C texts: operand, weights, sums."""
+
+    comment: str
+    slots: int
+    units: str
+    inner: str
+    operand: tuple[str, str]
+    weights: tuple[str, str]
+    turned: bool
+    sums: tuple[str, str]
+    onto: bool
+    group: str = ""
+
+
+@dataclass(frozen=True)
+class StepLoop:
+    """A loop in every step; ``group`` names the products whose sums it reads unit by unit."""
+
+    stem: str
+    loop: Loop
+    group: str = ""
+
+
+StepItem = StepProduct | StepLoop
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A state, or the gradient of one, in a register: read as ``read``, renewed from ``made``.
+
+    ``first`` is the C text of where it lies before the first step, ``last`` of where it goes after
+    the last one, or nothing. ``rounded`` says that the next step reads what memory would hold.
+    """
+
+    read: Value
+    made: Value
+    first: str
+    last: str
+    rounded: bool
+
+
+@dataclass(frozen=True)
+class LoopLines:
+    """A loop inside a kernel over time: where arrays lie in the step, and what an element does."""
+
+    comments: list[str]
+    units: str
+    places: list[str]
+    loads: list[str]
+    body: list[str]
+
+
+@dataclass(frozen=True)
+class TierItem:
+    """A stage of a kernel over time: ``product`` or ``loop`` is set.
+
+    No barrier follows a product whose sums the same thread reads next.
+    """
+
+    product: StepProduct | None = None
+    loop: LoopLines | None = None
+    barrier: bool = True
+
+
+@dataclass(frozen=True)
+class TierContext:
+    """A kernel over time; ``steps`` is the head of its loop."""
+
+    name: str
+    kind: str
+    arguments: str
+    dims: list[str]
+    memory: list[MemoryContext]
+    steps: str
+    items: list[TierItem]
+    carried: list[CarriedLines] = field(default_factory=list)
+
+    @property
+    def products(self) -> list[StepProduct]:
+        return [item.product for item in self.items if item.product is not None]
+
+    @property
+    def shared(self) -> str:
+        """C text: elements of weights that a block holds."""
+        sizes = [f"{factor(p.inner)} * {p.slots} * {factor(p.units)}" for p in self.products]
+        return " + ".join(sizes) or "(int64_t)0"
+
+    @property
+    def widest(self) -> list[str]:
+        """C texts: units of each stage."""
+        units = [p.units for p in self.products]
+        units += [item.loop.units for item in self.items if item.loop is not None]
+        return list(dict.fromkeys(units))
+
+    @property
+    def call(self) -> str:
+        """The arguments of a launch after those of the tier."""
+        return ", ".join([*self.dims, "*args", *(array.name for array in self.memory)])
+
+
+@dataclass(frozen=True)
+class CarriedLines:
+    """A state in a register, as C texts."""
+
+    name: str
+    first: str
+    renewed: str
+    last: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The kernel over time of a part, or why it has none."""
+
+    kernel: TierContext | None
+    reason: str
+
+
+def choose(
+    stem: str,
+    struct: str,
+    signature: Signature,
+    items: Sequence[StepItem],
+    places: Places,
+    carried: Sequence[Carried],
+    memory: Sequence[MemoryContext],
+) -> Choice:
+    """Spell the best tier that a part allows."""
+    reason = _refusal(items)
+    if reason:
+        return Choice(None, reason)
+    loops = [item for item in items if isinstance(item, StepLoop)]
+    streams = len(items) == len(loops) == 1 and _all_formed(loops[0].loop, carried)
+    backward = signature.name != "sequence_forward"
+    spelled = [
+        _item(item, places, {c.read for c in carried} if streams else set(), carried)
+        for item in items
+    ]
+    spelled = [
+        replace(stage, barrier=not _same_thread(item, following))
+        for stage, item, following in zip(spelled, items, (*items[1:], None), strict=True)
+    ]
+    lines = _carried_lines(loops[0].loop, carried) if streams else []
+    words = set(_WORD.findall(repr(spelled) + repr(lines)))
+    kernel = TierContext(
+        name=f"{stem}_{'stream' if streams else 'block'}",
+        kind="stream" if streams else "block",
+        arguments=struct,
+        dims=[c_dim(dim) for dim in signature.dims],
+        memory=[array for array in memory if array.name in words],
+        steps="int64_t step = nT - 1; step >= 0; --step"
+        if backward
+        else "int64_t step = 0; step < nT; ++step",
+        items=spelled,
+        carried=lines,
+    )
+    return Choice(kernel, "")
+
+
+def _same_thread(item: StepItem, following: StepItem | None) -> bool:
+    """Whether what follows reads the sums of a product at the same row and unit only."""
+    same = following is not None and item.group and item.group == following.group
+    return bool(same) and isinstance(item, StepProduct)
+
+
+def _refusal(items: Sequence[StepItem]) -> str:
+    """Say why a part cannot run in one launch, or nothing."""
+    for item in items:
+        if isinstance(item, StepProduct):
+            if item.slots > MOST_SLOTS:
+                return f"{item.slots} sums for each unit would not stay in registers"
+            continue
+        stores = {line.store for line in item.loop.lines}
+        if stores - {Store.LOCAL, Store.WRITE}:
+            return "a sum over units in every step needs whole rows"
+        if len(item.loop.space) != 2 or item.loop.space[0] != B:
+            return "work without batch rows in every step"
+    return ""
+
+
+def _all_formed(loop: Loop, carried: Sequence[Carried]) -> bool:
+    """Whether one loop makes every new state, unit by unit of the old one."""
+    made = {line.statement.target for line in loop.lines}
+    return all(c.made in made and c.made.shape == loop.space for c in carried)
+
+
+def _item(item: StepItem, places: Places, held: set[Value], carried: Sequence[Carried]) -> TierItem:
+    if isinstance(item, StepProduct):
+        return TierItem(product=item)
+    # A gradient that stays in its register needs no memory; a state is an output or saved.
+    unwritten = {c.made for c in carried if held and not c.rounded}
+    spelled = elements_of(item.stem, item.loop, places, held, unwritten)
+    return TierItem(
+        loop=LoopLines(spelled.comments, spelled.units, spelled.places, spelled.loads, spelled.body)
+    )
+
+
+def _carried_lines(loop: Loop, carried: Sequence[Carried]) -> list[CarriedLines]:
+    read = {load.value for load in loop.loads}
+    lines = []
+    for c in carried:
+        made = str(c.made.name)
+        renewed = f"cg_as_stored<store>({made})" if c.rounded else made
+        if c.read in read or c.last:
+            lines.append(CarriedLines(str(c.read.name), c.first, renewed, c.last))
+    return lines
+
+
+def explanation(choices: Mapping[str, Choice]) -> list[str]:
+    """Say for each part how it may run."""
+    lines = []
+    for part, choice in choices.items():
+        if choice.kernel is None:
+            lines.append(f"{part}: one launch for each level and step, because {choice.reason}")
+        elif choice.kernel.kind == "stream":
+            lines.append(f"{part}: a thread takes a unit of a row through all steps, one launch")
+        else:
+            lines.append(
+                f"{part}: a block takes rows through all steps in one launch where "
+                f"{choice.kernel.shared} weights fit its shared memory and the model says it is "
+                f"faster; else one launch for each level and step"
+            )
+    return lines
