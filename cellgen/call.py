@@ -33,7 +33,7 @@ from .arguments import (
     signature_of,
     take_out,
 )
-from .build import Library
+from .build import Built, Library
 from .errors import ArgumentError, CellgenError
 from .results import Array, Results, result_class
 
@@ -52,6 +52,8 @@ class Owner(Protocol):
 
     name: str
     interface: Interface
+
+    def build(self) -> Built: ...
 
     def library(self) -> Library: ...
 

@@ -6,6 +6,7 @@ so that batch-first arrays and slices of larger ones are read and written in pla
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -42,6 +43,7 @@ from .plans import Constants, SequencePlan, choose
 from .results import Array, Results, result_class
 from .threads import thread_count, threads_team
 from .truncation import Tables, truncated
+from .tuning import candidates, measured
 
 
 @dataclass(frozen=True)
@@ -267,6 +269,33 @@ class TimeFunction(KernelFunction):
         suffix, _ = DTYPES[np.dtype(dtype)]  # type: ignore[call-overload]
         library, interface = self._kernel.library(), self._kernel.interface
         return choose(library, interface, self.function, suffix, dims, threads, constants)
+
+    def measure(self, *, threads: int | None = None, **arguments: object) -> SequencePlan:
+        """Time the plans that come into question on these arguments; return the fastest.
+
+        It is kept on disk, by program, dimensions, dtype, threads, compiler and machine, and is
+        what another call gets without measuring. Pass it on as ``plan=``. Takes what a call takes,
+        but for ``consume=True``. Raises ArgumentError, BuildError, MemoryError.
+        """
+        count, named = thread_count(threads), {item.name for item in self.function.arguments}
+        arrays = {n: a for n, a in arguments.items() if n in named and a is not None}
+        saved = arguments.get("saved")
+        if isinstance(saved, tuple):
+            arrays.update(zip(self._takes, saved, strict=True))
+        if arguments.get("batch_first"):
+            arrays = self._time_first(arrays)
+        checked = check_call(self.__qualname__, self.function, arrays, {})
+        dims = {name: checked.dims[name] for name in self.function.dims}
+        own = self.plan(threads=count, constants=None, dtype=checked.dtype, **dims)
+        others = sorted(n for n in arguments if n not in named)
+        key = [
+            ("kernel", self._kernel.build().path.name),
+            ("machine", "\n".join(os.uname())),
+            ("call", f"{self.function.name} {dims} {checked.dtype} {count} {others}"),
+        ]
+        plans = candidates(own, dims["T"], dims["B"])
+        call: Callable[..., Results] = self
+        return measured(key, plans, lambda plan: call(**arguments, threads=count, plan=plan))
 
     # --- layouts ---
 

@@ -22,6 +22,7 @@ LAYERS = (
     {"build", "cuda_abi", "masks"},
     {"nvcc", "threads", "results"},
     {"arguments", "plans", "truncation"},
+    {"tuning"},
     {"call"},
     {"call_over_time"},
     {"kernel"},
@@ -79,6 +80,7 @@ WITHOUT_SYMPY = (
     "results",
     "threads",
     "truncation",
+    "tuning",
 )
 
 

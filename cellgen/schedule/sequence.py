@@ -176,6 +176,12 @@ def schedule_sequence(programs: SequencePrograms) -> SequenceSchedule:
     Raises:
         DerivationError: with code ``schedule.sequence``, for what is not planned over time yet.
     """
+    if not any(value.role is Role.INPUT for value in programs.forward.arguments):
+        raise DerivationError(
+            f"{programs.definition.name}: no input tells how many steps there are; a cell over "
+            f"time reads one, if only Input(1)",
+            code=NOT_OVER_TIME,
+        )
     return SequenceSchedule(
         programs,
         digest(programs.all),

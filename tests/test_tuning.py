@@ -1,0 +1,110 @@
+"""Measured plans: asked for, kept on disk, never a change of results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cellgen
+from cellgen import tuning
+from cellgen.abi import axis_length
+from cellgen.errors import ArgumentError, CellgenError
+from cellgen.plans import SequencePlan
+
+PLAN = SequencePlan(2, True, False, False, 192, 768, 1000)
+OTHER = replace(PLAN, by_units=False)
+KEY = [("what", "a test")]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELLGEN_CACHE_DIR", str(tmp_path / "cache"))
+
+
+class Clock:
+    """Stands in for ``time``: running a plan takes as long as it is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: dict[SequencePlan, float]) -> None:
+        self.now, self.seconds, self.runs = 0.0, seconds, 0
+        monkeypatch.setattr(tuning.time, "perf_counter", lambda: self.now)
+
+    def run(self, plan: SequencePlan) -> None:
+        self.runs += 1
+        self.now += self.seconds[plan]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "best"), [((1.0, 0.5), OTHER), ((1.0, 2.0), PLAN), ((1.0, 0.98), PLAN)], ids=str
+)
+def test_the_fastest_wins_if_by_more_than_noise(monkeypatch, seconds, best):
+    clock = Clock(monkeypatch, dict(zip((PLAN, OTHER), seconds, strict=True)))
+    assert tuning.measured(KEY, (PLAN, OTHER), clock.run) == best
+
+
+def test_what_was_found_is_not_measured_again(monkeypatch):
+    clock = Clock(monkeypatch, {PLAN: 1.0, OTHER: 0.5})
+    first = tuning.measured(KEY, (PLAN, OTHER), clock.run)
+    before = clock.runs
+    assert tuning.measured(KEY, (PLAN, OTHER), clock.run) == first
+    assert clock.runs == before == 2 * (tuning.ROUNDS + 1)
+    tuning.measured([("what", "another")], (PLAN, OTHER), clock.run)
+    assert clock.runs == 2 * before
+
+
+def test_a_plan_that_does_not_fit_is_left_out():
+    def run(plan: SequencePlan) -> None:
+        if plan == OTHER:
+            raise CellgenError(f"returned 5: {tuning.UNFIT}", code="kernel")
+
+    assert tuning.measured(KEY, (PLAN, OTHER), run) == PLAN
+
+
+def test_another_fault_is_not_swallowed():
+    def run(plan: SequencePlan) -> None:
+        raise CellgenError("returned 1", code="kernel")
+
+    with pytest.raises(CellgenError, match="returned 1"):
+        tuning.measured(KEY, (PLAN, OTHER), run)
+
+
+def test_few_plans_come_into_question():
+    one = replace(PLAN, threads=1, by_units=False)
+    assert tuning.candidates(one, 100, 192) == (one,)
+    assert tuning.candidates(one, 100, 2) == (one, replace(one, hoist=True))
+    assert tuning.candidates(one, 1, 2) == (one,)
+    found = tuning.candidates(PLAN, 100, 2)
+    assert found == (PLAN, OTHER, replace(PLAN, hoist=True))
+
+
+@cache
+def kernel() -> cellgen.Kernel:
+    return cellgen.load("gru_block_cell")
+
+
+def test_a_measured_plan_gives_the_same_bits():
+    sizes = {"T": 6, "B": 2, "I": 3, "H": 17}
+    forward = next(f for f in kernel().interface.functions if f.name == "sequence_forward")
+    rng = np.random.default_rng(0)
+    given = {
+        a.name: rng.normal(size=[axis_length(x, sizes) for x in a.shape]) for a in forward.arguments
+    }
+    run = kernel().sequence_forward
+    plan = run.measure(**given, threads=2)
+    assert plan in tuning.candidates(run.plan(**sizes, threads=2, dtype=np.float64), 6, 2)
+    expected = run(**given, threads=2, save=True)
+    np.testing.assert_array_equal(run(**given, threads=2, plan=plan).h, expected.h)
+    outputs = {n: getattr(expected, n) for n in ("r", "u", "c", "h")}
+    back = kernel().sequence_backward
+    found = back.measure(**given, **outputs, saved=expected.saved, threads=1)
+    assert found.threads == 1
+    turned = {**given, "x": np.ascontiguousarray(given["x"].swapaxes(0, 1))}
+    assert run.measure(**turned, batch_first=True, threads=1).threads == 1
+
+
+def test_wrong_arguments_are_answered_before_anything_is_timed():
+    with pytest.raises(ArgumentError, match="argument x is missing"):
+        kernel().sequence_forward.measure(h_prev=np.zeros((2, 3)))
