@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         transpose,
         where,
     )
+    from cellgen.ops import units_max as max
     from cellgen.ops import units_mean as mean
     from cellgen.ops import units_sum as sum
     from cellgen.value import Dim, H, I
@@ -78,6 +79,7 @@ _HOME = {
 }
 _RENAMED = {
     "abs": ("cellgen.ops", "absolute"),
+    "max": ("cellgen.ops", "units_max"),
     "mean": ("cellgen.ops", "units_mean"),
     "sum": ("cellgen.ops", "units_sum"),
 }
@@ -122,6 +124,7 @@ __all__ = [
     "log1p",
     "log_sigmoid",
     "matmul",
+    "max",
     "maximum",
     "mean",
     "minimum",

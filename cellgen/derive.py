@@ -329,6 +329,8 @@ class _Reverse:
         for operand, contribution in zip(node.operands, contributions, strict=True):
             if operand not in self.active:
                 continue
+            if contribution == 0:
+                continue
             if contribution is None:
                 raise DerivationError(
                     f"{self.program.cell}: operator {node.op} has no adjoint",
@@ -478,7 +480,7 @@ def _tangent_operator(statement: Statement, tangents: Mapping[Value, Value]) -> 
     """Products are bilinear, every other operator is linear in all operands at once."""
     node = statement.expression
     moving = [operand for operand in node.operands if operand in tangents]
-    if not moving:
+    if not moving or OPERATORS[node.op].is_still:
         return []
     if OPERATORS[node.op].is_product:
         *seed, first, second = node.operands

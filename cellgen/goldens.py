@@ -165,8 +165,14 @@ def run_jax(kernel: Kernel, z: Arrays, attributes: Attributes) -> Arrays:
         outputs = _forward(kernel, known)
         steps.append((known, outputs))
         carried = {f"{state}_prev": outputs[state] for state in states}
-    cotangents = {key.removeprefix("cot."): z[key] for key in z if key.startswith("cot.")}
-    found = {name: np.stack([outputs[name] for _, outputs in steps]) for name in cotangents}
+    cotangents = {
+        name: z[f"cot.{name}"].reshape(len(steps), *output.shape)
+        for name, output in steps[0][1].items()
+    }
+    found = {
+        name: np.stack([outputs[name] for _, outputs in steps]).reshape(z[f"cot.{name}"].shape)
+        for name in cotangents
+    }
     gradients = _back_through_time(kernel, steps, cotangents, states, over_time)
     return {**found, **{f"grad.{k}": _as_given(n, gradients, z[k]) for k, n in inputs.items()}}
 
@@ -287,6 +293,8 @@ PEERS: Mapping[str, tuple[Peer, ...]] = {
     "layer_norm_lstm": (Peer("cells/lnlstm_*", run_jax),),
     "slstm": (Peer("cells/slstm_sigf_heads1_*", run_jax),),
     "slstm_exp": (Peer("cells/slstm_expf_heads1_*", run_jax),),
+    "slstm_heads": (Peer("cells/slstm_sigf_heads2_*", run_jax),),
+    "slstm_exp_heads": (Peer("cells/slstm_expf_heads2_*", run_jax),),
     "mgu": (Peer("cells/mgu_*", run_jax),),
     "janet": (Peer("cells/janet_*", run_jax),),
     "li_gru": (Peer("cells/ligru_*", run_jax),),

@@ -242,8 +242,9 @@ class Latex(Notation):
             "outer_sum": r"{0}^{{\top}} \, {1}",
             "transpose": r"{0}^{{\top}}",
         }
-        if node.op in products:
-            return Text(products[node.op].format(*bound), PRODUCT)
+        name = node.op.replace("_heads", "")
+        if name in products:
+            return Text(products[name].format(*bound), PRODUCT)
         if node.op == "concat":
             below = node.attributes[0] == 0
             joined = (r" \\ " if below else " & ").join(operand.text for operand in operands)

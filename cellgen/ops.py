@@ -12,8 +12,9 @@ derivative 0 at 0). ``abs`` and ``sign`` have derivative 0 at 0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -417,7 +418,8 @@ def from_sympy(expression: Expr) -> Expr:
         return expression
     if isinstance(expression, Apply):
         operands = tuple(from_sympy(operand) for operand in expression.operands)
-        return Apply(expression.op, operands, expression.attributes)
+        by_head = expression.op == "matmul" and all(len(shape_of(o)) == 3 for o in operands)
+        return Apply("matmul_heads" if by_head else expression.op, operands, expression.attributes)
     args = [from_sympy(argument) for argument in expression.args]
     kind = type(expression)
     if kind in _RELATIONS:
@@ -448,8 +450,9 @@ class Operator:
     ``shape`` maps operand shapes and attributes to the result's shape and raises
     ``DeclarationError`` on a mismatch. ``numpy`` takes arrays, attributes and a function that
     evaluates a dimension. ``adjoint`` maps (adjoint of the result, operands, attributes) to one
-    contribution per operand (None where there is none); ``linear`` operators are their own tangent
-    in every operand, ``bilinear`` ones follow the product rule.
+    contribution per operand (None where there is none). Products (``is_product``) are bilinear; a
+    result that ``is_still`` does not move with its operands, except in jumps; every other operator
+    is linear, and its own tangent.
     """
 
     name: str
@@ -457,8 +460,8 @@ class Operator:
     numpy: Callable[[Sequence[Array], Sequence[Expr], Callable[[Expr], int]], Array]
     adjoint: Callable[[Value, Sequence[Value], Sequence[Expr]], tuple[Expr | None, ...]]
     is_product: bool = False
+    is_still: bool = False
     text: str = ""
-    extra: Mapping[str, str] = field(default_factory=dict)
 
 
 def _mismatch(what: str) -> DeclarationError:
@@ -471,9 +474,18 @@ def _matrix(shape: Shape, what: str) -> tuple[Expr, Expr]:
     return shape[0], shape[1]
 
 
+def _into(shape: Shape, what: str) -> tuple[Expr, Shape]:
+    """The first axis of a weight (K, N) or of one into heads (I, K, D), and what remains."""
+    if len(shape) not in (2, 3):
+        raise _mismatch(f"{what} needs two axes, or three for heads, found {format_shape(shape)}")
+    return shape[0], shape[1:]
+
+
 def _matmul_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
-    (rows, inner), (inner_w, columns) = (_matrix(shape, "@") for shape in shapes)
-    if columns.has(B) or inner_w.has(B):
+    if all(len(shape) == 3 for shape in shapes):
+        return _matmul_heads_shape(shapes, attributes)
+    (rows, inner), (inner_w, columns) = _matrix(shapes[0], "@"), _into(shapes[1], "@")
+    if inner_w.has(B) or any(axis.has(B) for axis in columns):
         raise _mismatch(
             f"{format_shape(shapes[0])} @ {format_shape(shapes[1])}: the right side of @ must be "
             f"a weight, it must not have the batch axis B"
@@ -483,21 +495,55 @@ def _matmul_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
             f"{format_shape(shapes[0])} @ {format_shape(shapes[1])} contracts "
             f"{format_axis(inner)} with {format_axis(inner_w)}"
         )
-    return (rows, columns)
+    return (rows, *columns)
 
 
 def _matmul_transposed_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
-    (rows, inner), (columns, inner_w) = (_matrix(shape, "@ transposed") for shape in shapes)
+    (rows, inner), (columns, inner_w) = (_into(shape, "@ transposed") for shape in shapes)
     if inner != inner_w:
         raise _mismatch(f"{format_shape(shapes[0])} @ transpose of {format_shape(shapes[1])}")
     return (rows, columns)
 
 
 def _outer_sum_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
-    (rows, inner), (rows_b, columns) = (_matrix(shape, "outer_sum") for shape in shapes)
+    (rows, inner), (rows_b, columns) = (
+        _matrix(shapes[0], "outer_sum"),
+        _into(shapes[1], "outer_sum"),
+    )
     if rows != rows_b:
         raise _mismatch(f"outer_sum of {format_shape(shapes[0])} and {format_shape(shapes[1])}")
-    return (inner, columns)
+    return (inner, *columns)
+
+
+def _heads(shapes: Sequence[Shape], what: str) -> list[tuple[Expr, Expr, Expr]]:
+    if any(len(shape) != 3 for shape in shapes):
+        listed = " and ".join(format_shape(shape) for shape in shapes)
+        raise _mismatch(f"{what} of heads needs three axes each, found {listed}")
+    return [(shape[0], shape[1], shape[2]) for shape in shapes]
+
+
+def _matmul_heads_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
+    (rows, heads, inner), (heads_w, inner_w, columns) = _heads(shapes, "@")
+    if (heads, inner) != (heads_w, inner_w):
+        raise _mismatch(
+            f"{format_shape(shapes[0])} @ {format_shape(shapes[1])} pairs {format_axis(heads)} "
+            f"heads of {format_axis(inner)} with {format_axis(heads_w)} of {format_axis(inner_w)}"
+        )
+    return (rows, heads, columns)
+
+
+def _matmul_heads_transposed_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
+    (rows, heads, inner), (heads_w, columns, inner_w) = _heads(shapes, "@ transposed")
+    if (heads, inner) != (heads_w, inner_w):
+        raise _mismatch(f"{format_shape(shapes[0])} @ transpose of {format_shape(shapes[1])}")
+    return (rows, heads, columns)
+
+
+def _outer_sum_heads_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
+    (rows, heads, inner), (rows_b, heads_b, columns) = _heads(shapes, "outer_sum")
+    if (rows, heads) != (rows_b, heads_b):
+        raise _mismatch(f"outer_sum of {format_shape(shapes[0])} and {format_shape(shapes[1])}")
+    return (heads, inner, columns)
 
 
 def _transpose_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
@@ -510,6 +556,8 @@ def _transpose_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Sha
 def _concat_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
     axis = int(attributes[0])
     first = shapes[0]
+    if len(first) > 2:
+        raise _mismatch(f"concat of {format_shape(first)}: the units of heads lie apart")
     if any(len(shape) != len(first) for shape in shapes) or len(first) <= axis:
         listed = ", ".join(format_shape(shape) for shape in shapes)
         raise _mismatch(f"concat of {listed}: every operand needs the same number of axes")
@@ -528,6 +576,19 @@ def _part_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
     return (*shape[: int(axis)], size, *shape[int(axis) + 1 :])
 
 
+def _first_max_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
+    if len(shapes[0]) < int(attributes[0]):
+        raise _mismatch(f"max over {attributes[0]} axes of {format_shape(shapes[0])}")
+    return shapes[0]
+
+
+def _spread_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
+    target: Shape = tuple(attributes)
+    if broadcast((shapes[0], target)) != target:
+        raise _mismatch(f"spread of {format_shape(shapes[0])} to {format_shape(target)}")
+    return target
+
+
 def _sum_to_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
     target: Shape = tuple(attributes)
     if broadcast((shapes[0], target)) != shapes[0]:
@@ -542,6 +603,32 @@ def _np_part(
     index = [slice(None)] * arrays[0].ndim
     index[axis] = slice(start, start + length)
     return arrays[0][tuple(index)]
+
+
+def _np_first_max(
+    arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]
+) -> Array:
+    shape = arrays[0].shape
+    rows = len(shape) - int(attributes[0])
+    array = np.real(arrays[0]).reshape(*shape[:rows], math.prod(shape[rows:]))
+    chosen = np.zeros(array.shape)
+    if array.size:
+        np.put_along_axis(chosen, array.argmax(axis=-1, keepdims=True), 1.0, axis=-1)
+    return chosen.reshape(shape)
+
+
+def _np_spread(
+    arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]
+) -> Array:
+    return np.broadcast_to(arrays[0], tuple(size(axis) for axis in attributes))
+
+
+def _np_matmul_transposed(
+    arrays: Sequence[Array], attributes: Sequence[Expr], size: Callable[[Expr], int]
+) -> Array:
+    a, w = arrays
+    axes = list(range(1, w.ndim))
+    return np.asarray(np.tensordot(a, w, axes=(axes, axes)))
 
 
 def _np_sum_to(
@@ -607,7 +694,7 @@ _PRODUCTS = (
     Operator(
         "matmul",
         _matmul_shape,
-        lambda arrays, attributes, size: arrays[0] @ arrays[1],
+        lambda arrays, attributes, size: np.tensordot(arrays[0], arrays[1], axes=1),
         _product_adjoint("matmul_transposed", "outer_sum", False, False),
         is_product=True,
         text="{0} @ {1}",
@@ -616,7 +703,7 @@ _PRODUCTS = (
     Operator(
         "matmul_transposed",
         _matmul_transposed_shape,
-        lambda arrays, attributes, size: arrays[0] @ arrays[1].T,
+        _np_matmul_transposed,
         _product_adjoint("matmul", "outer_sum", False, True),
         is_product=True,
         text="{0} @ {1}.T",
@@ -625,8 +712,33 @@ _PRODUCTS = (
     Operator(
         "outer_sum",
         _outer_sum_shape,
-        lambda arrays, attributes, size: arrays[0].T @ arrays[1],
+        lambda arrays, attributes, size: np.tensordot(arrays[0], arrays[1], axes=(0, 0)),
         _product_adjoint("matmul_transposed", "matmul", True, False),
+        is_product=True,
+        text="{0}.T @ {1}",
+    ),
+    # The same head by head: a (B, K, D), w (K, D, E), y (B, K, E).
+    Operator(
+        "matmul_heads",
+        _matmul_heads_shape,
+        lambda arrays, attributes, size: np.einsum("bkd,kde->bke", *arrays),
+        _product_adjoint("matmul_heads_transposed", "outer_sum_heads", False, False),
+        is_product=True,
+        text="{0} @ {1}",
+    ),
+    Operator(
+        "matmul_heads_transposed",
+        _matmul_heads_transposed_shape,
+        lambda arrays, attributes, size: np.einsum("bke,kde->bkd", *arrays),
+        _product_adjoint("matmul_heads", "outer_sum_heads", False, True),
+        is_product=True,
+        text="{0} @ {1}.T",
+    ),
+    Operator(
+        "outer_sum_heads",
+        _outer_sum_heads_shape,
+        lambda arrays, attributes, size: np.einsum("bkd,bke->kde", *arrays),
+        _product_adjoint("matmul_heads_transposed", "matmul_heads", True, False),
         is_product=True,
         text="{0}.T @ {1}",
     ),
@@ -659,6 +771,21 @@ OPERATORS: Mapping[str, Operator] = {
         ),
         # Sums over every axis along which the target was broadcast; the adjoint broadcasts back.
         Operator("sum_to", _sum_to_shape, _np_sum_to, lambda d_y, operands, attributes: (d_y,)),
+        # 1 where the largest unit stands, the first of equal ones, else 0; over so many axes.
+        Operator(
+            "first_max",
+            _first_max_shape,
+            _np_first_max,
+            lambda d_y, operands, attributes: (Integer(0),),
+            is_still=True,
+        ),
+        # What NumPy's broadcasting does, as a copy: between heads and units loops cannot.
+        Operator(
+            "spread",
+            _spread_shape,
+            _np_spread,
+            lambda d_y, operands, attributes: (Apply("sum_to", (d_y,), operands[0].shape),),
+        ),
     )
 }
 
@@ -758,6 +885,10 @@ def split(a: Expr, parts: int | Sequence[Expr]) -> tuple[Apply, ...]:
     shape = shape_of(a)
     if not shape:
         raise _mismatch("split takes a value with at least one axis, found a scalar")
+    if len(shape) > 2:
+        raise _mismatch(
+            f"split of {format_shape(shape)}: the parts of heads lie apart; use a weight for each"
+        )
     axis, total = len(shape) - 1, shape[-1]
     sizes = _split_sizes(total, parts)
     starts = [sympy.Add(*sizes[:index]) for index in range(len(sizes))]
@@ -780,16 +911,47 @@ def _split_sizes(total: Expr, parts: int | Sequence[Expr]) -> list[Expr]:
 
 
 @located
-def units_sum(a: Expr) -> Apply:
-    """Sum over units (the last axis), kept with length 1: (B, H) gives (B, 1)."""
-    a = sympify(a)
-    shape = shape_of(a)
-    if not shape:
-        raise _mismatch("sum over the units of a scalar")
-    return Apply("sum_to", (a,), (*shape[:-1], Integer(1)))
+def units_sum(a: Expr, axis: object = None) -> Apply:
+    """Sum over units (the last axis), kept with length 1: (B, H) gives (B, 1).
+
+    With heads, (B, K, D) gives (B, K, 1), and with ``axis=all`` (the built-in) (B, 1, 1).
+    """
+    shape = _reduced_shape("sum", a, axis)
+    return Apply("sum_to", (sympify(a),), shape)
 
 
 @located
-def units_mean(a: Expr) -> Expr:
-    """Mean over units (the last axis), kept with length 1: (B, H) gives (B, 1)."""
-    return units_sum(a) / shape_of(sympify(a))[-1]
+def units_mean(a: Expr, axis: object = None) -> Expr:
+    """Mean over units (the last axis), or with ``axis=all`` over heads and units; as ``sum``."""
+    before, after = shape_of(sympify(a)), _reduced_shape("mean", a, axis)
+    count = sympy.Mul(*(n for n, kept in zip(before, after, strict=True) if n != kept))
+    return Apply("sum_to", (sympify(a),), after) / count
+
+
+@located
+def units_max(a: Expr, axis: object = None) -> Apply:
+    """Maximum over units (the last axis), or with ``axis=all`` over heads and units; as ``sum``.
+
+    The derivative goes to the first of equal units.
+    """
+    after = _reduced_shape("max", a, axis)
+    chosen = Apply("first_max", (a,), (Integer(_reduced_axes(after)),))
+    return Apply("sum_to", (where(chosen, a, 0),), after)
+
+
+def _reduced_shape(what: str, a: Expr, axis: object) -> Shape:
+    shape = shape_of(sympify(a))
+    if not shape:
+        raise _mismatch(f"{what} over the units of a scalar")
+    if axis not in (None, -1, all, "all"):
+        raise DeclarationError(
+            f"{what}(..., axis={axis!r}): leave axis out for the units of each head, or write "
+            f"axis=all (the built-in) for heads and units",
+            code="declaration.axis",
+        )
+    units = 2 if len(shape) == 3 and axis in (all, "all") else 1
+    return (*shape[: len(shape) - units], *(Integer(1),) * units)
+
+
+def _reduced_axes(after: Shape) -> int:
+    return 2 if len(after) == 3 and after[1] == 1 else 1

@@ -16,6 +16,9 @@ from cellgen.value import Dim, format_axis
 _CALL = re.compile(r"\w+\(\{\d\}(, \{\d\})*\)\Z")
 """A spelling that is one call of its arguments, so that no piece needs brackets."""
 
+_SQUARE = re.compile(r"(\w+)\*\*(\d+)")
+"""``D**2``: one dimension twice."""
+
 _LOOSEST = SUM - 1
 """A spelling that is an expression of its own: in brackets wherever it is not alone."""
 
@@ -61,9 +64,12 @@ def c_axis(axis: Expr) -> str:
     >>> from cellgen.value import H, I
     >>> c_axis(2 * H + I)
     'nI + 2 * nH'
+    >>> c_axis(H * H)
+    'nH * nH'
     """
     terms = []
-    for term in format_axis(axis).split(" + "):
+    spelled = _SQUARE.sub(lambda found: "*".join([found[1]] * int(found[2])), format_axis(axis))
+    for term in spelled.split(" + "):
         factors = [c_dim(f) if f[0].isalpha() else f for f in term.split("*")]
         terms.append(" * ".join(factors))
     return " + ".join(terms)

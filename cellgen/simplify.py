@@ -13,9 +13,9 @@ from typing import TypeAlias
 import sympy
 from sympy import Expr, Integer
 
-from cellgen.ops import part, shape_of
+from cellgen.ops import OPERATORS, part, shape_of
 from cellgen.program import Names, Program, Statement
-from cellgen.value import Apply, Role, Value
+from cellgen.value import Apply, Role, Shape, Value
 
 Rewrite: TypeAlias = Callable[[Program], Program]
 
@@ -374,7 +374,44 @@ def _name_chain_ends(program: Program) -> Program:
     return program.with_statements(statements)
 
 
-_PLAIN_PRODUCTS = ("matmul", "matmul_transposed", "outer_sum")
+_PLAIN_PRODUCTS = tuple(
+    name for name, row in OPERATORS.items() if row.is_product and not name.endswith("_onto")
+)
+
+
+def spread_heads(program: Program) -> Program:
+    """Copy what differs between heads or units alone to all units of all heads.
+
+    A loop runs over rows and over the units of all heads side by side; what has one of those two
+    axes only is read there by way of a copy that has both.
+    """
+    names = Names(str(value.name) for value in program.values)
+    known: dict[tuple[Value, Shape], Value] = {}
+    statements: list[Statement] = []
+    for statement in program.statements:
+        swap: dict[Value, Value] = {}
+        shape = statement.target.shape
+        if statement.is_pointwise and len(shape) == 3:
+            for operand in statement.operands:
+                wide = shape if operand.is_batched else shape[1:]
+                if not _differs_by_one(operand.shape, shape):
+                    continue
+                if (operand, wide) not in known:
+                    name = names.fresh(f"{operand.name}_spread")
+                    role = operand.role if operand.role is Role.ADJOINT else Role.TEMPORARY
+                    copied = Value(name, wide, role, operand.owner, operand.order)
+                    known[operand, wide] = copied
+                    statements.append(Statement(copied, Apply("spread", (operand,), wide)))
+                swap[operand] = known[operand, wide]
+        statements.append(Statement(statement.target, statement.expression.xreplace(swap)))
+    return program.with_statements(statements)
+
+
+def _differs_by_one(shape: Shape, space: Shape) -> bool:
+    """Whether a shape has one of the axes (heads, units) of a space, and not the other."""
+    own = (Integer(1),) * (3 - len(shape)) + tuple(shape)
+    is_whole = space[1] != 1 and space[2] != 1
+    return is_whole and bool((own[1] == 1) != (own[2] == 1))
 
 
 def materialize(program: Program) -> Program:
@@ -431,6 +468,7 @@ FORWARD: tuple[Rewrite, ...] = (
     transposed_products,
     distribute_concat,
     inline_sums,
+    spread_heads,
     drop_dead,
 )
 """What the forward program goes through before it is differentiated."""
@@ -442,6 +480,7 @@ LOWER: tuple[Rewrite, ...] = (
     accumulate_products,
     narrow_parts,
     inline_temporaries,
+    spread_heads,
     drop_dead,
     materialize,
 )

@@ -196,11 +196,17 @@ def layer_norm_gru(a: Arrays) -> dict[str, Array]:
 
 
 def _slstm(a: Arrays, exponential: bool) -> dict[str, Array]:
-    """sLSTM; the larger branch of m by real parts, so that complex steps pass."""
+    """sLSTM, its heads one by one; the larger branch of m by real parts, for complex steps."""
 
     def product(gate: str) -> Array:
-        bar: Array = a["x"] @ a[f"w_{gate}"] + a["h_prev"] @ a[f"r_{gate}"] + a[f"b_{gate}"]
+        bar: Array = np.tensordot(a["x"], a[f"w_{gate}"], 1) + recurrent(gate) + a[f"b_{gate}"]
         return bar
+
+    def recurrent(gate: str) -> Array:
+        h_prev, r = a["h_prev"], a[f"r_{gate}"]
+        if r.ndim == 2:
+            return np.asarray(h_prev @ r)
+        return np.stack([h_prev[:, head] @ r[head] for head in range(len(r))], axis=1)
 
     f_bar, i_bar = product("f"), product("i")
     log_f = (f_bar if exponential else np.log(sigmoid(f_bar))) + a["m_prev"]
@@ -406,6 +412,8 @@ TRUTHS: Mapping[str, Truth] = {
     "multiplicative_lstm": multiplicative_lstm,
     "slstm": partial(_slstm, exponential=False),
     "slstm_exp": partial(_slstm, exponential=True),
+    "slstm_heads": partial(_slstm, exponential=False),
+    "slstm_exp_heads": partial(_slstm, exponential=True),
     "augru": augru,
     "mgu": mgu,
     "janet": janet,

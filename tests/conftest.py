@@ -10,6 +10,7 @@ import pytest
 from cellgen import (
     Bias,
     Cell,
+    Dim,
     H,
     I,
     Input,
@@ -21,6 +22,7 @@ from cellgen import (
     exp,
     keep,
     log_sigmoid,
+    max,
     maximum,
     mean,
     sigmoid,
@@ -82,6 +84,21 @@ class Softmax(Cell):
     gradients = x, dt, h_prev, w, g, k
 
 
+class Attend(Cell):
+    """Heads with every reduction: softmax within a head, centred over all of them."""
+
+    K, D = Dim("K"), Dim("D")
+    x, s, h_prev = Input(I), Input(1, 1), State(K, D)
+    w, r, b = Weight(I, K, D), Weight(K, D, D), Bias(K, D)
+    g, t, q = Weight(K, 1), Weight(D), Weight(1)
+
+    a = x @ w + h_prev @ r + b
+    e = exp(a - max(a))
+    p = e / sum(e)
+    v = (a - mean(a, axis=all)) * g + t * s
+    h = tanh(p * v * q) * t + max(v, axis=all) * h_prev / D
+
+
 class Swap(Cell):
     """Parts and concatenations that are arguments, results and upstream gradients at once."""
 
@@ -114,7 +131,7 @@ class WeightSharing(Cell):
 TYPICAL = (*SHIPPED[:11], AntisymmetricRNN)
 """Cells with which the compiler is tested; every cell that ships is proved once, by ``check``."""
 
-VARIANTS = (LayerNormGRU, SLSTM, Softmax, Swap, Stated, WeightSharing)
+VARIANTS = (LayerNormGRU, SLSTM, Softmax, Attend, Swap, Stated, WeightSharing)
 CELLS = (*TYPICAL, *VARIANTS)
 
 every_cell = pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.definition.name)

@@ -35,7 +35,7 @@ from cellgen.paths import generated_folder, include_folder
 from cellgen.pipeline import generate, programs_of
 from cellgen.reference import interpret
 from cellgen.results import Results
-from tests.conftest import CELLS, Softmax, draw, relative
+from tests.conftest import CELLS, Attend, Softmax, draw, relative
 
 Arrays = dict[str, np.ndarray]
 QUICK = (LSTM, Softmax)
@@ -58,7 +58,13 @@ def names(cells: tuple[type[Cell], ...], chosen: tuple[type[Cell], ...]) -> list
     return [
         pytest.param(c, id=c.definition.name, marks=() if c in chosen else pytest.mark.slow)
         for c in cells
+        if not any(len(value.shape) > 2 for value in c.definition.declared)
     ]
+
+
+def test_heads_are_not_rendered_yet_and_the_message_says_so() -> None:
+    with pytest.raises(BuildError, match=r"attend: .*s has heads, which are not rendered for CUDA"):
+        api.compile_cuda(Attend)
 
 
 each_cell = pytest.mark.parametrize("cell", names(CELLS, QUICK))

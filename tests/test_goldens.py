@@ -101,7 +101,7 @@ def test_the_median_of_all_arrays_is_not_above_the_peers_own(figure: str, half: 
         for m in measured(cell, "float32")
         if m.peer_nrm is not None and ("float16" in m.group) == half
     ]
-    assert len(items) == (16 if half else 769)
+    assert len(items) == (16 if half else 853)
     ours = median(getattr(m, figure) for m in items)
     assert ours <= median(getattr(m, f"peer_{figure}") for m in items)
 
@@ -164,7 +164,7 @@ def test_every_step_file_is_used_by_a_cell() -> None:
     used = {p for peers in PEERS.values() for peer in peers for p in ROOT.glob(f"{peer.files}.npz")}
     steps = {*ROOT.glob("tf/*_block_cell_*.npz"), *ROOT.glob("torch/*cell_*.npz")}
     assert used == steps | {p for p in used if p.parent.name == "cells"}
-    assert len(used) == 92
+    assert len(used) == 100
 
 
 def test_files_are_those_of_the_index() -> None:

@@ -14,17 +14,32 @@ import pytest
 import sympy
 from sympy import Expr
 
-from cellgen import activation, clip, hard_sigmoid, identity, mean, softplus, split, tanh
+from cellgen import (
+    Cell,
+    Input,
+    State,
+    activation,
+    clip,
+    concat,
+    hard_sigmoid,
+    identity,
+    mean,
+    softplus,
+    split,
+    tanh,
+)
+from cellgen import max as units_max
 from cellgen import sum as units_sum
 from cellgen.derive import adjoint, tangent
 from cellgen.errors import DeclarationError
 from cellgen.notation import latex, text
 from cellgen.ops import OPERATORS, POINTWISE, Pointwise, broadcast, from_sympy, shape_of, where
 from cellgen.paths import include_folder
+from cellgen.pipeline import programs_of
 from cellgen.printer import c_expression
 from cellgen.program import Program, Statement
 from cellgen.reference import interpret
-from cellgen.value import Apply, B, H, I, Role, Shape, Value
+from cellgen.value import Apply, B, Dim, H, I, Role, Shape, Value
 from tests.conftest import SIZES, STEP, directional, draw, relative
 
 every_function = pytest.mark.parametrize("name", sorted(POINTWISE))
@@ -266,13 +281,28 @@ def test_own_activation_that_cannot_be_says_why(name: str, c: str, message: str)
 
 # --- operators across elements --------------------------------------------------------------------
 
+K, D, ONE = Dim("K"), Dim("D"), sympy.Integer(1)
+
 EXAMPLES: dict[str, list[tuple[list[Shape], list[Expr], Shape]]] = {
-    "matmul": [([(B, I), (I, H)], [], (B, H)), ([(I, H), (H, I)], [], (I, I))],
-    "matmul_transposed": [([(B, I), (H, I)], [], (B, H))],
-    "outer_sum": [([(B, I), (B, H)], [], (I, H))],
+    "matmul": [
+        ([(B, I), (I, H)], [], (B, H)),
+        ([(I, H), (H, I)], [], (I, I)),
+        ([(B, I), (I, K, D)], [], (B, K, D)),
+    ],
+    "matmul_transposed": [
+        ([(B, I), (H, I)], [], (B, H)),
+        ([(B, K, D), (I, K, D)], [], (B, I)),
+    ],
+    "outer_sum": [([(B, I), (B, H)], [], (I, H)), ([(B, I), (B, K, D)], [], (I, K, D))],
+    "matmul_heads": [([(B, K, D), (K, D, H)], [], (B, K, H))],
+    "matmul_heads_transposed": [([(B, K, H), (K, D, H)], [], (B, K, D))],
+    "outer_sum_heads": [([(B, K, D), (B, K, H)], [], (K, D, H))],
     "matmul_onto": [([(B, H), (B, I), (I, H)], [], (B, H))],
     "matmul_transposed_onto": [([(B, H), (B, I), (H, I)], [], (B, H))],
     "outer_sum_onto": [([(I, H), (B, I), (B, H)], [], (I, H))],
+    "matmul_heads_onto": [([(B, K, H), (B, K, D), (K, D, H)], [], (B, K, H))],
+    "matmul_heads_transposed_onto": [([(B, K, D), (B, K, H), (K, D, H)], [], (B, K, D))],
+    "outer_sum_heads_onto": [([(K, D, H), (B, K, D), (B, K, H)], [], (K, D, H))],
     "transpose": [([(I, H)], [], (H, I))],
     "concat": [
         ([(B, I), (B, H), (B, 2 * H)], [sympy.Integer(1)], (B, I + 3 * H)),
@@ -287,6 +317,15 @@ EXAMPLES: dict[str, list[tuple[list[Shape], list[Expr], Shape]]] = {
         ([(B, H)], [B, sympy.Integer(1)], (B, 1)),
         ([(B, H)], [sympy.Integer(1)], (1,)),
         ([(B, H)], [], ()),
+        ([(B, K, D)], [B, K, ONE], (B, K, 1)),
+        ([(B, K, D)], [B, ONE, ONE], (B, 1, 1)),
+        ([(B, K, D)], [K, D], (K, D)),
+    ],
+    "first_max": [([(B, H)], [ONE], (B, H)), ([(B, K, D)], [sympy.Integer(2)], (B, K, D))],
+    "spread": [
+        ([(B, K, ONE)], [B, K, D], (B, K, D)),
+        ([(K, ONE)], [K, D], (K, D)),
+        ([(D,)], [K, D], (K, D)),
     ],
 }
 """Operand shapes, attributes and the shape of the result, for each operator of the table."""
@@ -298,9 +337,17 @@ WRONG: dict[str, tuple[list[Shape], list[Expr]]] = {
     "matmul_onto": ([(B, I), (B, I), (I, H)], []),
     "matmul_transposed_onto": ([(B, I), (B, I), (H, I)], []),
     "outer_sum_onto": ([(H, H), (B, I), (B, H)], []),
+    "matmul_heads": ([(B, K, D), (K, H, D)], []),
+    "matmul_heads_transposed": ([(B, K, D), (K, D, H)], []),
+    "outer_sum_heads": ([(B, K, D), (B, H, D)], []),
+    "matmul_heads_onto": ([(B, K, D), (B, K, D), (K, D, H)], []),
+    "matmul_heads_transposed_onto": ([(B, K, H), (B, K, H), (K, D, H)], []),
+    "outer_sum_heads_onto": ([(K, D, D), (B, K, D), (B, K, H)], []),
     "transpose": ([(B, H)], []),
     "concat": ([(B, I), (I, H)], [sympy.Integer(1)]),
     "sum_to": ([(B, H)], [I]),
+    "first_max": ([(H,)], [sympy.Integer(2)]),
+    "spread": ([(B, H)], [B, K, D]),
 }
 CASES = [
     pytest.param(op, *example, id=f"{op}-{k}")
@@ -372,6 +419,32 @@ def test_operators_print(
     assert all(f"a_{{{k}}}" in drawn for k in range(len(shapes)))
 
 
+def test_the_maximum_goes_to_the_first_of_equal_units_and_nan_passes() -> None:
+    class Largest(Cell):
+        x, h_prev = Input(H), State(1)
+        h = units_max(x)
+
+    forward, full = programs_of(Largest).mathematics
+    rows = np.array([[1.0, 3.0, 3.0, 2.0], [math.nan, 5.0, 1.0, 0.0], [-2.0, -2.0, -2.0, -3.0]])
+    found = interpret(forward, {"x": rows}, {"B": 3, "H": 4})["h"]
+    np.testing.assert_array_equal(found, [[3.0], [math.nan], [-2.0]])
+    known = {"x": rows, "h_prev": np.zeros((3, 1)), "d_h": np.ones((3, 1))}
+    d_x = interpret(full, known, {"B": 3, "H": 4})["d_x"]
+    np.testing.assert_array_equal(d_x, [[0, 1, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]])
+
+
+def test_heads_are_not_joined_split_or_transposed() -> None:
+    h = Value("h", (B, K, D), Role.STATE)
+    with pytest.raises(DeclarationError, match="the parts of heads lie apart; use a weight for"):
+        split(h, 2)
+    with pytest.raises(DeclarationError, match="the units of heads lie apart"):
+        concat(h, h)
+    with pytest.raises(DeclarationError, match=r"pairs K heads of D with K of H"):
+        shape_of(h @ Value("r", (K, H, D), Role.WEIGHT))
+    with pytest.raises(DeclarationError, match="transpose needs two axes"):
+        shape_of(Apply("transpose", (Value("r", (K, D, H), Role.WEIGHT),)))
+
+
 def test_broadcasting_is_numpys() -> None:
     assert broadcast([(B, H), (H,), (), (B, sympy.Integer(1))]) == (B, H)
     with pytest.raises(DeclarationError, match=r"\(B, H\) and \(I,\) \(H against I\)"):
@@ -380,7 +453,15 @@ def test_broadcasting_is_numpys() -> None:
 
 def test_reductions_over_units_keep_the_axis() -> None:
     x = Value("x", (B, H), Role.INPUT)
-    assert shape_of(units_sum(x)) == shape_of(mean(x)) == (B, 1)
+    assert shape_of(units_sum(x)) == shape_of(mean(x)) == shape_of(units_max(x)) == (B, 1)
+    h = Value("h", (B, K, D), Role.STATE)
+    for reduce in (units_sum, mean, units_max):
+        assert shape_of(reduce(h)) == (B, K, 1)
+        assert shape_of(reduce(h, axis=all)) == (B, 1, 1)
+        assert shape_of(reduce(x, axis=all)) == (B, 1)
+    with pytest.raises(DeclarationError, match=r"max\(..., axis=1\): leave axis out") as caught:
+        units_max(h, axis=1)
+    assert caught.value.code == "declaration.axis"
     with pytest.raises(DeclarationError, match="sum over the units of a scalar"):
         units_sum(Value("k", (), Role.SCALAR))
     with pytest.raises(DeclarationError, match="split takes a value with at least one axis"):

@@ -28,6 +28,7 @@ from cellgen.cells.layer_norm import LayerNormLSTM
 from cellgen.cells.lstm_projection import LSTMProjection
 from cellgen.cells.minimal import MinGRU
 from cellgen.cells.recurrent_highway import RecurrentHighway2Full
+from cellgen.cells.slstm import SLSTMHeads
 from cellgen.cells.sru import SRU
 from cellgen.pipeline import programs_of, recurrence
 from cellgen.schedule.recurrence import RecurrenceClass
@@ -126,6 +127,7 @@ class Forgetful(Cell):
         (CoRNN, DENSE, 1),
         (LSTMProjection, DENSE, 2),
         (RecurrentHighway2Full, DENSE, 2),
+        (SLSTMHeads, BLOCK, 1),
         (LayerNormLSTM, DENSE, 5),
         (Normalised, DENSE, 1),
         (Shifted, DENSE, 0),

@@ -29,6 +29,7 @@ from cellgen.cells import GRU, LSTM, SHIPPED, GRUBlockCell, GRUResetBefore, LSTM
 from cellgen.cells.layer_norm import LayerNormLSTM
 from cellgen.cells.minimal import MinGRU
 from cellgen.cells.recurrent_highway import RecurrentHighway2Full
+from cellgen.cells.slstm import SLSTMHeads
 from cellgen.check import check
 from cellgen.errors import ArgumentError
 from cellgen.masks import Kind, Mask, Varies, draw_masks
@@ -44,7 +45,7 @@ from cellgen.regularise import (
 )
 from cellgen.value import Role
 
-SIZES = {"T": 4, "B": 3, "I": 2, "H": 5}
+SIZES = {"T": 4, "B": 3, "I": 2, "H": 5, "K": 2, "D": 3}
 
 
 class SLSTM(Cell, name="s_lstm_of_test"):
@@ -68,7 +69,7 @@ REGULARISERS = {
     "dropconnect": dropconnect,
     "zoneout": zoneout,
 }
-CELLS = (*SHIPPED[:11], SLSTM, LayerNormLSTM, RecurrentHighway2Full)
+CELLS = (*SHIPPED[:11], SLSTM, SLSTMHeads, LayerNormLSTM, RecurrentHighway2Full)
 """Gates before and after the product, one matrix or many, peepholes, sums over units, layers."""
 
 

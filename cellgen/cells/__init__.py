@@ -32,7 +32,7 @@ from cellgen.cells.multiplicative_lstm import MultiplicativeLSTM
 from cellgen.cells.qrnn import QRNN
 from cellgen.cells.ran import RAN
 from cellgen.cells.recurrent_highway import RecurrentHighway2Full, RecurrentHighway3
-from cellgen.cells.slstm import SLSTM, SLSTMExp
+from cellgen.cells.slstm import SLSTM, SLSTMExp, SLSTMExpHeads, SLSTMHeads
 from cellgen.cells.sru import SRU, SRUProjection
 from cellgen.cells.ugrnn import UGRNN
 
@@ -55,6 +55,8 @@ SHIPPED = (
     MultiplicativeLSTM,
     SLSTM,
     SLSTMExp,
+    SLSTMHeads,
+    SLSTMExpHeads,
     AUGRU,
     MGU,
     JANET,

@@ -6,24 +6,28 @@ from sympy import Expr
 
 from cellgen.cell import Bias, Cell, Input, State, Weight
 from cellgen.ops import exp, identity, log_sigmoid, maximum, sigmoid, tanh
-from cellgen.value import H, I
+from cellgen.value import Dim, H, I
 
 
-def slstm(forget: str = "sigmoid") -> type[Cell]:
-    """Return the sLSTM with a forget gate of ``"sigmoid"`` or ``"exp"``."""
+def slstm(forget: str = "sigmoid", heads: bool = False) -> type[Cell]:
+    """Return the sLSTM with a forget gate of ``"sigmoid"`` or ``"exp"``, with one head or K."""
     log_gates: dict[str, Callable[[Expr], Expr]] = {"sigmoid": log_sigmoid, "exp": identity}
-    log_gate = log_gates[forget]
+    log_gate, several = log_gates[forget], "K heads of D units" if heads else "one head"
+    name = "slstm" + ("" if forget == "sigmoid" else f"_{forget}") + ("_heads" if heads else "")
+    units = (Dim("K"), Dim("D")) if heads else (H,)
+    recurrent = (*units, units[-1])
 
-    class SLSTM(Cell, name="slstm" if forget == "sigmoid" else f"slstm_{forget}"):
-        __doc__ = f"""Scalar LSTM of xLSTM with exponential input gate, {forget} forget gate and one
-        head (Beck et al. 2024, arXiv:2405.04517, equations 8 to 17); m keeps the exponentials
+    class SLSTM(Cell, name=name):
+        __doc__ = f"""Scalar LSTM of xLSTM with exponential input gate, {forget} forget gate and
+        {several} (Beck et al. 2024, arXiv:2405.04517, equations 8 to 17); m keeps the exponentials
         finite, and gradients flow through its maximum."""
 
-        x, h_prev, c_prev, n_prev, m_prev = Input(I), State(H), State(H), State(H), State(H)
-        w_z, r_z, b_z = Weight(I, H), Weight(H, H), Bias(H)
-        w_i, r_i, b_i = Weight(I, H), Weight(H, H), Bias(H)
-        w_f, r_f, b_f = Weight(I, H), Weight(H, H), Bias(H)
-        w_o, r_o, b_o = Weight(I, H), Weight(H, H), Bias(H)
+        x, h_prev, c_prev = Input(I), State(*units), State(*units)
+        n_prev, m_prev = State(*units), State(*units)
+        w_z, r_z, b_z = Weight(I, *units), Weight(*recurrent), Bias(*units)
+        w_i, r_i, b_i = Weight(I, *units), Weight(*recurrent), Bias(*units)
+        w_f, r_f, b_f = Weight(I, *units), Weight(*recurrent), Bias(*units)
+        w_o, r_o, b_o = Weight(I, *units), Weight(*recurrent), Bias(*units)
 
         z, i_bar = tanh(x @ w_z + h_prev @ r_z + b_z), x @ w_i + h_prev @ r_i + b_i
         f_bar, o = x @ w_f + h_prev @ r_f + b_f, sigmoid(x @ w_o + h_prev @ r_o + b_o)
@@ -39,3 +43,5 @@ def slstm(forget: str = "sigmoid") -> type[Cell]:
 
 SLSTM = slstm()
 SLSTMExp = slstm("exp")
+SLSTMHeads = slstm(heads=True)
+SLSTMExpHeads = slstm("exp", heads=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cellgen.printer import c_axis, c_expression, c_factor
-from cellgen.schedule import Access, Kind, Load, Loop, Store
+from cellgen.schedule import Access, Kind, Load, Loop, Routine, Store
 from cellgen.schedule.plan import Line, View, describe
 from cellgen.value import Role, Value
 
@@ -29,6 +29,18 @@ class LoopLines:
 
 TileRow = Callable[[View], str | None]
 """Where a view lies in the tile of a group, or None for memory."""
+
+
+def routine_call(stage: Routine, rows: str, a: str, a_row: str, y: str, y_row: str) -> str:
+    """Spell a routine of ``cellgen_rows.h`` over rows that begin at ``a`` and ``y``."""
+    by_row, by_head, by_unit = stage.walk
+    units = c_axis(stage.units)
+    walks = [a_row if by_row else "0"]
+    if stage.op == "spread":
+        walks.append((units if by_unit else "1") if by_head else "0")
+        walks.append("1" if by_unit else "0")
+    arguments = [rows, c_axis(stage.heads), units, a, *walks, y, y_row]
+    return f"cg_{stage.op}({', '.join(arguments)})"
 
 
 class LoopWriter:

@@ -16,12 +16,12 @@ from cellgen.abi import Function as Signature
 from cellgen.abi import c_dim
 from cellgen.printer import c_axis, c_factor
 from cellgen.program import Names
-from cellgen.render.loops import LoopLines, LoopWriter, column_of, offset_of
-from cellgen.render.step import LoopContext, ProductContext, StepWriter
-from cellgen.schedule import Buffer, Kind, Loop, Product, Store
+from cellgen.render.loops import LoopLines, LoopWriter, column_of, offset_of, routine_call
+from cellgen.render.step import LoopContext, ProductContext, StepWriter, c_count
+from cellgen.schedule import Buffer, Kind, Loop, Product, Routine, Store
 from cellgen.schedule import Function as PlannedFunction
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
-from cellgen.schedule.plan import Line, View
+from cellgen.schedule.plan import Line, View, describe
 from cellgen.schedule.sequence import Part, SequenceSchedule, Storage, meetings
 from cellgen.schedule.unroll import StateLink
 from cellgen.value import Role, Value
@@ -31,7 +31,12 @@ from cellgen.value import Role, Value
 
 @dataclass(frozen=True)
 class PackContext:
-    """Weights of one slot into their place in a panel."""
+    """Weights of one slot into their place in a panel.
+
+    Of ``heads`` side by side, those of the next head are ``head_weights`` further on, and so is
+    their panel by ``head_panel``; right before their use, columns from ``late_first`` of
+    ``late_weights`` are packed.
+    """
 
     inner: str
     weights: str
@@ -42,6 +47,11 @@ class PackContext:
     slot: int
     widest: int
     panel: str
+    heads: str
+    head_weights: str
+    head_panel: str
+    late_weights: str
+    late_first: str
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,8 @@ class StageContext:
     """One stage as a C function; ``split`` says how threads share it: rows, units or one.
 
     ``ahead`` declares the operand of a product that can be formed for a window of steps; shares of
-    units are multiples of ``grain``, the same in all stages of a part.
+    units are multiples of ``grain``, the same in all stages of a part; ``units`` are those of one
+    of the ``heads``, where a group has any.
     """
 
     name: str
@@ -81,6 +92,7 @@ class StageContext:
     loops: list[LoopLines]
     call: str
     split: str
+    heads: str = ""
 
 
 @dataclass(frozen=True)
@@ -355,8 +367,8 @@ class _Function:
 
     def _zeros(self) -> str:
         """Length of a row of zeros for upstream gradients that are left out."""
-        widths = [a.shape[-1] for a in self.signature.arguments if a.optional]
-        terms = list(dict.fromkeys(c_axis_text(width) for width in widths))
+        shapes = [a.shape[a.shape.index("B") + 1 :] for a in self.signature.arguments if a.optional]
+        terms = list(dict.fromkeys(_units_of(shape) for shape in shapes))
         return " + ".join(terms)
 
     def _totals(self) -> list[tuple[str, str]]:
@@ -475,8 +487,15 @@ def _reads(part: Part, name: str) -> bool:
     )
 
 
+def _units_of(shape: Sequence[str]) -> str:
+    """Spell how many units a row of an array of an interface has."""
+    if len(shape) == 1:
+        return c_axis_text(shape[0])
+    return " * ".join(c_mul(c_axis_text(axis)) for axis in shape)
+
+
 def _row_length(value: Value) -> str:
-    return c_axis(value.shape[-1])
+    return c_count(value.shape[1:])
 
 
 def c_mul(text: str) -> str:
@@ -666,6 +685,8 @@ class _PartWriter(LoopWriter):
             return self._group(name, stage)
         if isinstance(stage, Loop):
             return self._loop_stage(name, stage)
+        if isinstance(stage, Routine):
+            return self._routine(name, stage)
         return self._product(name, stage)
 
     def _grain(self, slots: int) -> str:
@@ -705,14 +726,21 @@ class _PartWriter(LoopWriter):
         )
 
     def _product(self, name: str, stage: Product) -> StageContext:
-        """A weight gradient: threads share the rows of the result."""
-        rows, columns = stage.target.shape
+        """A weight gradient: threads share the rows of the result, or of every head's."""
         a, b, c = stage.a, stage.b, stage.target
+        rows, columns = stage.weights if stage.heads is not None else c.shape
+        stride = columns if stage.heads is not None else c.row_stride
+        places = [self.address(a), self.address(b), self.address(c)]
+        loop = ""
+        if stage.heads is not None:
+            loop = f"for (int64_t head = 0; head < {c_axis(stage.heads)}; ++head) "
+            steps = [c_factor(rows), c_factor(columns), f"{c_factor(rows)} * {c_factor(columns)}"]
+            places = [f"{at} + head * {step}" for at, step in zip(places, steps, strict=True)]
         call = (
-            f"cg_gemm_tn(units, {c_axis(columns)}, row_end - row_begin, "
-            f"{self.address(a)} + first, {self.stride(a)}, {self.address(b)}, "
-            f"{self.stride(b)}, {self.address(c)} + first * {c_factor(c.row_stride)}, "
-            f"{c_axis(c.row_stride)}, 1)"
+            f"{loop}cg_gemm_tn(units, {c_axis(columns)}, row_end - row_begin, "
+            f"{places[0]} + first, {self.stride(a)}, {places[1]}, "
+            f"{self.stride(b)}, {places[2]} + first * {c_factor(stride)}, "
+            f"{c_axis(stride)}, 1)"
         )
         return StageContext(
             name=name,
@@ -729,6 +757,31 @@ class _PartWriter(LoopWriter):
             loops=[],
             call=call,
             split="units",
+        )
+
+    def _routine(self, name: str, stage: Routine) -> StageContext:
+        """A routine over rows; every thread takes whole rows."""
+        at = {
+            v: f"{self.address(v)} + row_begin * {self.stride(v)}" for v in (stage.a, stage.target)
+        }
+        a, y = at[stage.a] if stage.walk[0] else self.address(stage.a), at[stage.target]
+        rows = "row_end - row_begin"
+        call = routine_call(stage, rows, a, self.stride(stage.a), y, self.stride(stage.target))
+        return StageContext(
+            name=name,
+            kind="product",
+            comment=describe(stage.statement),
+            prelude=self._preludes([stage.a.buffer], [stage.target.buffer]),
+            ahead=[],
+            units=c_axis(stage.units),
+            grain=self._grain(0),
+            slots=0,
+            widest=0,
+            zeroed=[],
+            runs=[],
+            loops=[],
+            call=call,
+            split="rows",
         )
 
     def address(self, view: View) -> str:
@@ -783,7 +836,7 @@ class _PartWriter(LoopWriter):
             comment="; ".join(_term_comment(group, term) for term in group.terms),
             prelude=self._preludes(reads, writes),
             ahead=self._ahead(group),
-            units=c_axis(group.units),
+            units=c_axis(_units_of_head(group)),
             grain=self._grain(_widest(group)),
             slots=len(group.slots),
             widest=max(r.slots for r in runs),
@@ -792,42 +845,69 @@ class _PartWriter(LoopWriter):
             loops=loops,
             call="",
             split="rows",
+            heads=c_factor(group.heads) if group.heads is not None else "",
         )
 
     def _run(self, group: Group, term: Term, weights: Sequence[Weight], panel: str) -> RunContext:
-        inner = c_axis(term.inner)
+        inner, widest = c_axis(term.inner), _widest(group)
+        units = c_axis(_units_of_head(group))
+        count = f"cg_panels_size({inner}, {len(weights)}, {units}, CELLGEN_SLOT_VECTORS({widest}))"
         packs = [
-            PackContext(
-                inner=inner,
-                weights=self._weights(weight.view),
-                stride=c_axis(weight.view.row_stride),
-                transposed=int(weight.transposed),
-                units=c_axis(group.units),
-                slots=len(weights),
-                slot=position,
-                widest=_widest(group),
-                panel=panel,
+            self._pack(
+                group,
+                weight,
+                PackContext(
+                    inner=inner,
+                    weights=self._weights(weight.view),
+                    stride=c_axis(weight.view.row_stride),
+                    transposed=int(weight.transposed),
+                    units=units,
+                    slots=len(weights),
+                    slot=position,
+                    widest=widest,
+                    panel=panel,
+                    heads="",
+                    head_weights="",
+                    head_panel=count,
+                    late_weights=self._weights(weight.view),
+                    late_first="first",
+                ),
             )
             for position, weight in enumerate(weights)
         ]
         self.packs += packs
-        widest = _widest(group)
-        count = (
-            f"cg_panels_size({inner}, {len(weights)}, {c_axis(group.units)}, "
-            f"CELLGEN_SLOT_VECTORS({widest}))"
-        )
+        if group.heads is not None:
+            count = f"{c_factor(group.heads)} * {count}"
         self.function.panels.append(MemoryContext(panel, count, "packed weights"))
         self.panel_sizes.append(count)
         return RunContext(
             packs=packs,
             inner=inner,
-            operand=self.address(term.operand),
+            operand=self.address(term.operand)
+            + (f" + head * {c_mul(inner)}" if term.by_head else ""),
             stride=self.stride(term.operand),
             panel=panel,
             slots=len(weights),
             first_slot=weights[0].slot,
             accumulate=1,
             hoisted="",
+        )
+
+    def _pack(self, group: Group, weight: Weight, whole: PackContext) -> PackContext:
+        """Say where the weights of each head are; ``whole`` where a group has none."""
+        if group.heads is None:
+            return whole
+        heads, base = c_axis(group.heads), whole.weights
+        if not weight.head:  # columns of all heads side by side
+            return replace(whole, heads=heads, head_weights=c_factor(_units_of_head(group)))
+        size = " * ".join(c_factor(axis) for axis in weight.head)
+        return replace(
+            whole,
+            stride=c_axis(weight.head[1]),
+            heads=heads,
+            head_weights=size,
+            late_weights=f"{base} + head * {size}",
+            late_first="inside",
         )
 
     def _can_hoist(self, group: Group) -> bool:
@@ -850,9 +930,11 @@ class _PartWriter(LoopWriter):
     def _hoisted(self, name: str, group: Group, run: RunContext) -> str:
         """Memory for the product of an input over a window of steps, in the layout of tiles."""
         blocks = (
-            f"cg_panels_size(1, {run.slots}, {c_axis(group.units)}, "
+            f"cg_panels_size(1, {run.slots}, {c_axis(_units_of_head(group))}, "
             f"CELLGEN_SLOT_VECTORS({_widest(group)}))"
         )
+        if group.heads is not None:
+            blocks = f"{c_factor(group.heads)} * {blocks}"
         memory = f"{name}_hoisted"
         self.function.add_memory(memory, f"window_rows * {blocks}", "products of a window of steps")
         return memory
@@ -881,6 +963,11 @@ def _tile_row_of(group: Group, view: View) -> str | None:
 
 def _tile_row(slot: int) -> str:
     return f"tile + (row - top) * slots * width + {slot} * width"
+
+
+def _units_of_head(group: Group) -> Expr:
+    """The units of one head; all of them where there are none."""
+    return group.units if group.heads is None else group.units / group.heads
 
 
 def _widest(group: Group) -> int:

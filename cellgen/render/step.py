@@ -11,10 +11,10 @@ from cellgen.abi import Function as Signature
 from cellgen.abi import Interface, c_dim
 from cellgen.printer import c_axis, c_factor
 from cellgen.program import Names
-from cellgen.render.loops import LoopLines, LoopWriter, column_of, offset_of
-from cellgen.schedule import Buffer, Function, Kind, Loop, Product
-from cellgen.schedule.plan import Line, View
-from cellgen.value import Value, format_shape
+from cellgen.render.loops import LoopLines, LoopWriter, column_of, offset_of, routine_call
+from cellgen.schedule import Buffer, Function, Kind, Loop, Product, Routine
+from cellgen.schedule.plan import Line, View, describe
+from cellgen.value import B, Shape, Value, format_shape
 
 
 @dataclass(frozen=True)
@@ -108,14 +108,18 @@ class StepWriter(LoopWriter):
             value: names.fresh(f"{value.name}_row") for value in function.program.values
         }
 
-    def stage(self, stage: Product | Loop) -> ProductContext | LoopContext:
+    def stage(self, stage: Product | Loop | Routine) -> ProductContext | LoopContext:
         if isinstance(stage, Product):
             return self._product(stage)
+        if isinstance(stage, Routine):
+            return self._routine(stage)
         rows = c_axis(stage.space[0]) if len(stage.space) == 2 else ""
         units = c_axis(stage.space[-1]) if stage.space else ""
         return LoopContext(rows, units, self.loop(stage))
 
     def _product(self, stage: Product) -> ProductContext:
+        if stage.heads is not None:
+            return self._products(stage)
         rows, columns = stage.target.shape
         inner = stage.a.shape[0] if stage.op == "outer_sum" else stage.a.shape[1]
         routine = {"matmul": "nn", "matmul_transposed": "nt", "outer_sum": "tn"}[stage.op]
@@ -126,6 +130,41 @@ class StepWriter(LoopWriter):
         sizes = ", ".join(c_axis(axis) for axis in (rows, columns, inner))
         arguments = ", ".join([sizes, *operands, "1" if stage.accumulate else "0"])
         return ProductContext(_matrix_comment(stage), f"cg_gemm_{routine}({arguments})")
+
+    def _products(self, stage: Product) -> ProductContext:
+        """One product for each head, on columns of what lies side by side."""
+        first, second = stage.weights
+        heads, head = c_axis(stage.heads), f"head * {c_factor(first)} * {c_factor(second)}"
+        at = {axis: f" + head * {c_factor(axis)}" for axis in (first, second)}
+        a, b, y = (self.address(view) for view in (stage.a, stage.b, stage.target))
+        a_row, b_row, y_row = (c_axis(v.row_stride) for v in (stage.a, stage.b, stage.target))
+        rows, inner, columns = stage.a.shape[0], first, second
+        if stage.op == "matmul_transposed":
+            inner, columns = second, first
+        operands = [f"{a}{at[inner]}", a_row, f"{b} + {head}", c_axis(second)]
+        operands += [f"{y}{at[columns]}", y_row]
+        if stage.op == "outer_sum":
+            rows, inner = first, stage.a.shape[0]
+            operands = [f"{a}{at[first]}", a_row, f"{b}{at[second]}", b_row]
+            operands += [f"{y} + {head}", c_axis(second)]
+        routine = {"matmul": "nn", "matmul_transposed": "nt", "outer_sum": "tn"}[stage.op]
+        sizes = ", ".join(c_axis(axis) for axis in (rows, columns, inner))
+        arguments = ", ".join([sizes, *operands, "1" if stage.accumulate else "0"])
+        call = f"for (int64_t head = 0; head < {heads}; ++head) cg_gemm_{routine}({arguments})"
+        return ProductContext(_matrix_comment(stage), call)
+
+    def _routine(self, stage: Routine) -> ProductContext:
+        a, y = stage.a, stage.target
+        rows = c_axis(y.shape[0]) if B in stage.statement.target.shape else "1"
+        call = routine_call(
+            stage,
+            rows,
+            self.address(a),
+            c_axis(a.row_stride),
+            self.address(y),
+            c_axis(y.row_stride),
+        )
+        return ProductContext(describe(stage.statement), call)
 
     def address(self, view: View) -> str:
         return f"{self.memory[view.buffer]}{offset_of(view)}"
@@ -140,7 +179,7 @@ class StepWriter(LoopWriter):
 
     def begin_total(self, line: Line, pointer: str) -> list[str]:
         assert line.view is not None
-        length = c_axis(line.view.shape[-1])
+        length = c_count(line.view.shape)
         return [
             f"real *{pointer} = {self.address(line.view)};",
             f"for (int64_t unit = 0; unit < {length}; ++unit) {pointer}[unit] = 0;",
@@ -149,6 +188,11 @@ class StepWriter(LoopWriter):
     def end_total(self, line: Line) -> str:
         assert line.view is not None
         return f"*({self.address(line.view)}) = {line.statement.target.name};"
+
+
+def c_count(shape: Shape) -> str:
+    """Spell how many elements an array has."""
+    return c_axis(shape[0]) if len(shape) == 1 else " * ".join(map(c_factor, shape)) or "1"
 
 
 def _matrix_comment(stage: Product) -> str:

@@ -8,13 +8,14 @@ a unit needs lies side by side when its pointwise equations run on the tile.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeAlias
 
 from sympy import Expr
 
-from cellgen.schedule.plan import Function, Kind, Loop, Product, Stage, Store, View
+from cellgen.schedule.plan import Function, Kind, Loop, Product, Routine, Stage, Store, View
+from cellgen.value import Shape
 
 
 @dataclass(frozen=True)
@@ -30,20 +31,32 @@ class Slot:
 
 @dataclass(frozen=True)
 class Weight:
-    """The weights of one operand in one slot: (K, units), or (units, K) where transposed."""
+    """The weights of one operand in one slot: (K, units), or (units, K) where transposed.
+
+    Of heads, ``head`` is the shape of one head's weights.
+    """
 
     slot: int
     view: View
     transposed: bool
+    head: Shape = ()
 
 
 @dataclass(frozen=True)
 class Term:
-    """One operand of a group and the slots that it contributes to, as runs of neighbours."""
+    """One operand of a group and the slots that it contributes to, as runs of neighbours.
+
+    ``inner`` is the contracted length: of one head, where each has weights of its own
+    (``by_head``).
+    """
 
     operand: View
     inner: Expr
     weights: tuple[Weight, ...]
+
+    @property
+    def by_head(self) -> bool:
+        return bool(self.weights[0].head)
 
     @property
     def runs(self) -> tuple[tuple[Weight, ...], ...]:
@@ -55,12 +68,16 @@ class Term:
 
 @dataclass(frozen=True)
 class Group:
-    """Chains of products computed tile by tile, and the loops that run on each tile."""
+    """Chains of products computed tile by tile, and the loops that run on each tile.
+
+    With ``heads``, the units are those of so many heads side by side, and no tile spans two.
+    """
 
     units: Expr
     slots: tuple[Slot, ...]
     terms: tuple[Term, ...]
     loops: tuple[Loop, ...]
+    heads: Expr | None = None
 
     def slot_of(self, view: View) -> int | None:
         """The slot that a loop's operand is, or None if it lies in memory."""
@@ -75,13 +92,17 @@ class Group:
         return "\n".join([head, *(str(loop) for loop in self.loops)])
 
 
-GroupedStage: TypeAlias = Group | Loop | Product
+GroupedStage: TypeAlias = Group | Loop | Product | Routine
 
 
 @dataclass(frozen=True)
 class _Chain:
     target: View
     products: tuple[Product, ...]
+
+    @property
+    def heads(self) -> Expr | None:
+        return next((p.heads for p in self.products if p.heads is not None), None)
 
 
 def group_products(function: Function) -> tuple[GroupedStage, ...]:
@@ -103,11 +124,11 @@ def _chained(stages: Sequence[Stage]) -> list[_Chain | Stage]:
     """Gather products into one view at the place of the last of them."""
     by_target: dict[View, list[Product]] = {}
     for stage in stages:
-        if isinstance(stage, Product) and stage.op != "outer_sum":
+        if isinstance(stage, Product) and not stage.is_outer:
             by_target.setdefault(stage.target, []).append(stage)
     result: list[_Chain | Stage] = []
     for stage in stages:
-        if isinstance(stage, Product) and stage.op != "outer_sum":
+        if isinstance(stage, Product) and not stage.is_outer:
             products = by_target[stage.target]
             if stage is products[-1]:
                 result.append(_Chain(stage.target, tuple(products)))
@@ -130,18 +151,22 @@ def _levels(chains: Sequence[_Chain]) -> list[list[_Chain]]:
 
 def _groups(chains: Sequence[_Chain], function: Function) -> list[GroupedStage]:
     """Put chains with the same number of units and a common order of operands together."""
-    groups: dict[tuple[Expr, int], list[_Chain]] = {}
+    groups: dict[tuple[Expr, Expr | None, int], list[_Chain]] = {}
     for chain in chains:
         width = _slot_width(chain, function)
         turn = 0
-        while not _fits(groups.get((width, turn), []), chain):
+        while not _fits(groups.get((width, chain.heads, turn), []), chain):
             turn += 1
-        groups.setdefault((width, turn), []).append(chain)
-    return [_group(width, members) for (width, _), members in groups.items()]
+        groups.setdefault((width, chain.heads, turn), []).append(chain)
+    return [_group(width, heads, members) for (width, heads, _), members in groups.items()]
 
 
 def _fits(members: Sequence[_Chain], chain: _Chain) -> bool:
-    """Whether a chain meets the operands of the others in one order, each once."""
+    """Whether a chain meets the operands of the others in one order, each once and each alike:
+    head by head, or whole."""
+    by_head = {p.a: p.heads is not None for member in members for p in member.products}
+    if any(by_head.get(p.a, p.heads is not None) != (p.heads is not None) for p in chain.products):
+        return False
     order: list[View] = []
     for member in (*members, chain):
         own = [product.a for product in member.products]
@@ -171,7 +196,7 @@ def _slot_width(chain: _Chain, function: Function) -> Expr:
     return width if count.is_Integer else total
 
 
-def _group(width: Expr, chains: Sequence[_Chain]) -> Group:
+def _group(width: Expr, heads: Expr | None, chains: Sequence[_Chain]) -> Group:
     operands = list(dict.fromkeys(p.a for chain in chains for p in chain.products))
     pieces = []
     for chain in chains:
@@ -192,12 +217,17 @@ def _group(width: Expr, chains: Sequence[_Chain]) -> Group:
                 if product.a == operand:
                     weights.append(_weight(position, product, index * width, width))
         product = next(p for chain in chains for p in chain.products if p.a == operand)
-        terms.append(Term(operand, product.a.shape[-1], tuple(weights)))
-    return Group(width, tuple(slots), tuple(terms), ())
+        inner = product.a.shape[-1]
+        if product.heads is not None:
+            inner = product.weights[1 if product.op == "matmul_transposed" else 0]
+        terms.append(Term(operand, inner, tuple(weights)))
+    return Group(width, tuple(slots), tuple(terms), (), heads)
 
 
 def _weight(slot: int, product: Product, start: Expr, width: Expr) -> Weight:
     transposed = product.op == "matmul_transposed"
+    if product.heads is not None:
+        return Weight(slot, product.b, transposed, product.weights)
     return Weight(slot, product.b.part(0 if transposed else 1, start, width), transposed)
 
 
@@ -207,12 +237,11 @@ def _append(stages: list[GroupedStage], stage: Stage) -> None:
         for position in range(len(stages) - 1, -1, -1):
             group = stages[position]
             if not isinstance(group, Group):
-                if isinstance(group, Loop) and _depends(stage, group):
+                if not isinstance(group, Product) and _depends(stage, group):
                     break
                 continue
             if _completes(stage, group):
-                fused = Group(group.units, group.slots, group.terms, (*group.loops, stage))
-                stages[position] = fused
+                stages[position] = replace(group, loops=(*group.loops, stage))
                 return
             if _depends(stage, group):
                 break
@@ -234,7 +263,7 @@ def _depends(loop: Loop, stage: GroupedStage) -> bool:
 
 
 def _written(stage: GroupedStage) -> Iterable[object]:
-    if isinstance(stage, Product):
+    if isinstance(stage, Product | Routine):
         return [stage.target.buffer]
     if isinstance(stage, Loop):
         return [line.view.buffer for line in stage.lines if line.view is not None]
@@ -257,12 +286,14 @@ def _with_memory(stages: Sequence[GroupedStage], function: Function) -> Iterable
             )
             for slot in stage.slots
         )
-        yield Group(stage.units, slots, stage.terms, stage.loops)
+        yield replace(stage, slots=slots)
 
 
 def _read(stage: GroupedStage) -> Iterable[View]:
     if isinstance(stage, Product):
         return [stage.a, stage.b]
+    if isinstance(stage, Routine):
+        return [stage.a]
     if isinstance(stage, Loop):
         return [load.view for load in stage.loads]
     return [term.operand for term in stage.terms] + [

@@ -20,6 +20,11 @@ from cellgen.program import Program, Statement
 from cellgen.value import Dim, Shape, Value, format_axis, format_shape
 
 
+def flat(shape: Shape) -> Shape:
+    """How an array of three axes lies in memory: the last two are one, heads beside each other."""
+    return (shape[0], shape[1] * shape[2]) if len(shape) == 3 else shape
+
+
 class Kind(Enum):
     """Who owns a buffer and whether it is there."""
 
@@ -43,7 +48,7 @@ class Buffer:
 
     @property
     def shape(self) -> Shape:
-        return self.value.shape
+        return flat(self.value.shape)
 
     def __str__(self) -> str:
         return f"{self.kind.value} {self.name} {format_shape(self.shape)}"
@@ -141,7 +146,11 @@ class Loop:
 
 @dataclass(frozen=True)
 class Product:
-    """One matrix product, ``target (+)= a b``; ``op`` says which operand is transposed."""
+    """One matrix product, ``target (+)= a b``; ``op`` says which operand is transposed.
+
+    With ``heads``, that many products side by side: ``weights`` is then the shape (inner, columns)
+    of one head's weights.
+    """
 
     op: str
     target: View
@@ -149,12 +158,37 @@ class Product:
     b: View
     accumulate: bool
     statement: Statement
+    heads: Expr | None = None
+    weights: Shape = ()
+
+    @property
+    def is_outer(self) -> bool:
+        return self.op == "outer_sum"
 
     def __str__(self) -> str:
         return f"    {'onto ' if self.accumulate else ''}product {self.statement}"
 
 
-Stage: TypeAlias = Product | Loop
+@dataclass(frozen=True)
+class Routine:
+    """What is neither a product nor a loop: ``target = op(a)`` for each row and head.
+
+    ``units`` are those of a head; ``walk`` says along which of rows, heads and units ``a`` goes.
+    """
+
+    op: str
+    target: View
+    a: View
+    heads: Expr
+    units: Expr
+    walk: tuple[bool, bool, bool]
+    statement: Statement
+
+    def __str__(self) -> str:
+        return f"    routine {self.statement}"
+
+
+Stage: TypeAlias = Product | Loop | Routine
 
 
 @dataclass(frozen=True)
@@ -225,12 +259,15 @@ def _reads(stage: Stage) -> Iterator[View]:
         if stage.accumulate:
             yield stage.target
         return
+    if isinstance(stage, Routine):
+        yield stage.a
+        return
     own = {line.view.buffer for line in stage.lines if line.view is not None}
     yield from (load.view for load in stage.loads if load.view.buffer not in own)
 
 
 def _writes(stage: Stage) -> Iterator[View]:
-    if isinstance(stage, Product):
+    if isinstance(stage, Product | Routine):
         yield stage.target
         return
     yield from (line.view for line in stage.lines if line.view is not None)

@@ -48,6 +48,9 @@ MEANING: Mapping[RecurrenceClass, str] = {
 
 _ORDER = tuple(RecurrenceClass)
 
+_RENAMING = ("part", "concat", "transpose", "spread")
+"""Operators that form nothing: they say which units of a value another one's are."""
+
 
 class Degree(IntEnum):
     """How a value depends on the states."""
@@ -113,7 +116,7 @@ def recurrence_of(programs: SequencePrograms) -> Recurrence:
 
 def _is_barrier(statement: Statement) -> bool:
     """Products and sums look across units; parts, joins and transposes only rename them."""
-    return not statement.is_pointwise and statement.op not in ("part", "concat", "transpose")
+    return not statement.is_pointwise and statement.op not in _RENAMING
 
 
 class _Flow:
@@ -161,6 +164,8 @@ class _Flow:
         if statement.is_pointwise:
             return _degree(statement.expression, self.degree)
         degrees = [self.degree[operand] for operand in statement.operands]
+        if OPERATORS[statement.op].is_still and max(degrees) > Degree.CONSTANT:
+            return Degree.NONLINEAR
         if OPERATORS[statement.op].is_product and min(degrees[-2:]) > Degree.CONSTANT:
             return Degree.NONLINEAR
         return max(degrees)

@@ -58,7 +58,7 @@ def _is_fixed(forward: Program, value: Value) -> bool:
     definition = forward.definitions.get(value)
     if definition is None:
         return value.role is Role.STATE
-    return not definition.is_pointwise and definition.op not in ("part", "concat")
+    return not definition.is_pointwise and definition.op not in ("part", "concat", "spread")
 
 
 def _weight(forward: Program, value: Value) -> int:

@@ -15,7 +15,7 @@ from functools import cached_property
 from cellgen.errors import DerivationError
 from cellgen.program import Program, digest
 from cellgen.schedule.groups import Group, GroupedStage, group_products
-from cellgen.schedule.plan import Access, Buffer, Function, Kind, Loop, Product, Store
+from cellgen.schedule.plan import Access, Buffer, Function, Kind, Loop, Product, Routine, Store
 from cellgen.schedule.step import plan_function
 from cellgen.schedule.unroll import SequencePrograms
 from cellgen.value import B, Role, Value, format_shape
@@ -48,6 +48,9 @@ class Part:
     def can_split_units(self) -> bool:
         """Whether threads may share the units of a step instead of its rows."""
         loops = [stage for stage in self.stages if isinstance(stage, Loop)]
+        by_head = (s.heads is not None for s in self.stages if isinstance(s, Group))
+        if any(by_head) or any(isinstance(stage, Routine) for stage in self.stages):
+            return False
         return all(line.store is not Store.ADD_UNITS for loop in loops for line in loop.lines)
 
     def __str__(self) -> str:
@@ -98,7 +101,8 @@ class SequenceSchedule:
         loads = [x for loop in loops if isinstance(loop, Loop) for x in loop.loads]
         own = [load for load in loads if load.view.buffer.value == saved]
         return isinstance(stage, Group | Loop) and all(
-            load.access is Access.ELEMENT and load.view.shape == saved.shape for load in own
+            load.access is Access.ELEMENT and load.view.shape == load.view.buffer.shape
+            for load in own
         )
 
     def __str__(self) -> str:
@@ -158,6 +162,8 @@ def _whole_rows(stage: GroupedStage) -> set[Value]:
     """What a stage reads beyond its own units."""
     if isinstance(stage, Product):
         return {stage.a.buffer.value, stage.b.buffer.value}
+    if isinstance(stage, Routine):
+        return {stage.a.buffer.value}
     loops = stage.loops if isinstance(stage, Group) else (stage,)
     found = {
         load.view.buffer.value
@@ -209,6 +215,8 @@ def _read_by(stages: Sequence[GroupedStage]) -> set[Value]:
             found |= {term.operand.buffer.value for term in stage.terms} | _read_by(stage.loops)
         elif isinstance(stage, Loop):
             found |= {load.view.buffer.value for load in stage.loads}
+        elif isinstance(stage, Routine):
+            found.add(stage.a.buffer.value)
         else:
             found |= {stage.a.buffer.value, stage.b.buffer.value}
     return found
@@ -255,7 +263,7 @@ def _require_rows(stage: GroupedStage, program: Program) -> None:
     elif isinstance(stage, Group):
         fits = all(term.operand.shape[0] == B for term in stage.terms)
     else:
-        fits = stage.a.shape[0] == B and isinstance(stage, Product)
+        fits = stage.a.shape[0] == B
     if not fits:
         raise DerivationError(
             f"{program.cell}.{program.function}: `{str(stage).strip()}` has no batch rows; work on "

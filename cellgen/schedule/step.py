@@ -25,12 +25,14 @@ from cellgen.schedule.plan import (
     Load,
     Loop,
     Product,
+    Routine,
     Schedule,
     Stage,
     Store,
     View,
+    flat,
 )
-from cellgen.value import Dim, Role, Shape, Value
+from cellgen.value import B, Dim, Role, Shape, Value, format_shape
 
 
 def schedule_step(programs: CellPrograms) -> Schedule:
@@ -58,6 +60,8 @@ def plan_function(
 def _views(stage: Stage) -> Iterable[View]:
     if isinstance(stage, Product):
         return (stage.target, stage.a, stage.b)
+    if isinstance(stage, Routine):
+        return (stage.target, stage.a)
     written = [line.view for line in stage.lines if line.view is not None]
     return [*written, *(load.view for load in stage.loads)]
 
@@ -98,8 +102,8 @@ class _Planner:
                 phase[statement.target] = max(phases[0], phases[1] + 1, phases[2] + 1)
                 continue
             before = max(phases, default=0)
-            is_barrier = statement.op in ("sum_to", "transpose") or self._is_product(statement)
-            phase[statement.target] = before + (1 if is_barrier else 0)
+            is_place = statement.is_pointwise or statement.op in ("part", "concat")
+            phase[statement.target] = before + (0 if is_place else 1)
         return phase
 
     def _is_product(self, statement: Statement) -> bool:
@@ -109,7 +113,7 @@ class _Planner:
         """Terms of sums that nothing else reads: computed where they are added."""
         folded = {}
         for statement in self.program.statements:
-            if statement.op != "sum_to":
+            if statement.op != "sum_to" or _is_routine(statement):
                 continue
             term = statement.expression.operands[0]
             source = self.definitions.get(term)
@@ -133,8 +137,8 @@ class _Planner:
 
     def _buffer(self, value: Value, kind: Kind) -> None:
         self.buffers[value] = Buffer(value, kind)
-        start = tuple(Integer(0) for _ in value.shape)
-        self.views[value] = View(self.buffers[value], start, value.shape)
+        shape = self.buffers[value].shape
+        self.views[value] = View(self.buffers[value], tuple(Integer(0) for _ in shape), shape)
 
     def _place(self) -> None:
         """Give parts, operands of concatenations and growing sums their place."""
@@ -186,10 +190,11 @@ class _Planner:
         for phase in range(last + 1):
             here = [s for s in self.program.statements if self.phase[s.target] == phase]
             stages += [self._product(s) for s in here if self._is_product(s)]
+            stages += [self._routine(s) for s in here if _is_routine(s)]
             sums = [
                 s
                 for s in self.program.statements
-                if s.op == "sum_to" and self.phase[s.target] == phase + 1
+                if s.op == "sum_to" and not _is_routine(s) and self.phase[s.target] == phase + 1
             ]
             pointwise = [s for s in here if s.is_pointwise and s.target not in self.folded]
             stages += self._loops(pointwise, sums)
@@ -198,14 +203,31 @@ class _Planner:
     def _product(self, statement: Statement) -> Product:
         operands = statement.expression.operands
         a, b = operands[-2:]
+        op, target = statement.op.removesuffix("_onto"), statement.target
+        by_head = "_heads" in op
         return Product(
-            op=statement.op.removesuffix("_onto"),
-            target=self.views[statement.target],
+            op=op.replace("_heads", ""),
+            target=self.views[target],
             a=self.views[a],
             b=self.views[b],
             accumulate=statement.op.endswith("_onto"),
             statement=statement,
+            heads=a.shape[1] if by_head else None,
+            weights=(target if op == "outer_sum_heads" else b).shape[1:] if by_head else (),
         )
+
+    def _routine(self, statement: Statement) -> Routine:
+        (a,), target = statement.expression.operands, statement.target
+        wide = target if statement.op == "spread" else a
+        rows = B in wide.shape
+        *heads, units = wide.shape[1:] if rows else wide.shape
+        if statement.op == "first_max" and statement.expression.attributes[0] == 2:
+            heads, units = [], heads[0] * units
+        own = (Integer(1),) * (len(wide.shape) - len(a.shape)) + a.shape
+        walk = (rows and own[0] != 1, bool(heads) and own[-2] != 1, own[-1] != 1)
+        count = heads[0] if heads else Integer(1)
+        views = self.views[target], self.views[a]
+        return Routine(statement.op, *views, count, units, walk, statement)
 
     def _loops(self, pointwise: Sequence[Statement], sums: Sequence[Statement]) -> list[Stage]:
         """Fuse statements of one phase into as few loops as their index spaces allow."""
@@ -250,7 +272,7 @@ class _Planner:
                     loads[operand] = self._load(operand, loop.space)
             lines.append(self._line(statement, loop))
         ordered = sorted(loads.values(), key=lambda load: (load.value.order, str(load.value)))
-        return Loop(loop.space, tuple(ordered), tuple(lines))
+        return Loop(flat(loop.space), tuple(ordered), tuple(lines))
 
     def _load(self, value: Value, space: Shape) -> Load:
         access, view = _access(value.shape, space, value), self.views[value]
@@ -283,23 +305,29 @@ _TURNED = {Access.ELEMENT: Access.COLUMN}
 """How a loop walks the memory of a value that lies transposed."""
 
 
+def _is_routine(statement: Statement) -> bool:
+    """What is planned as a routine: sums over the units of each head among others."""
+    if statement.op == "sum_to":
+        shape = statement.target.shape
+        return len(shape) == 3 and shape[1] != 1
+    return statement.op in ("first_max", "spread")
+
+
 def _access(shape: Shape, space: Shape, value: Value) -> Access:
-    """Tell how a value of one shape is read in a loop over a space."""
+    """Tell how a value of one shape is read in a loop over a space; heads count as units."""
+    units = space[1:] if len(space) > 1 else space
     if all(axis == 1 for axis in shape):
         return Access.SCALAR
-    if len(space) == 2:
-        if len(shape) == 2 and shape[0] == space[0]:
-            if shape[1] == space[1]:
-                return Access.ELEMENT
-            if shape[1] == 1:
-                return Access.ROW
-        if shape[-1] == space[1] and (len(shape) == 1 or shape[0] == 1):
-            return Access.UNIT
-    if len(space) == 1 and shape[-1] == space[0]:
+    if len(space) > 1 and len(shape) == len(space) and shape[0] == space[0]:
+        if shape == space:
+            return Access.ELEMENT
+        if all(axis == 1 for axis in shape[1:]):
+            return Access.ROW
+    if shape[-len(units) :] == units and all(axis == 1 for axis in shape[: -len(units)]):
         return Access.UNIT
     raise DerivationError(
-        f"{value} of shape {shape} cannot be read in a loop over {space}; more than two axes are "
-        f"not scheduled yet",
+        f"{value} of shape {format_shape(shape)} cannot be read in a loop over "
+        f"{format_shape(space)}",
         code="schedule.access",
     )
 
@@ -308,8 +336,10 @@ def _sum_store(space: Shape, target: Shape, statement: Statement) -> Store:
     if all(axis == 1 for axis in target):
         rows_alone = len(space) == 2 and len(target) == 2 and space[0] == 1
         return Store.ADD_UNITS if rows_alone else Store.ADD_ALL
-    if len(space) == 2 and target[-1] == space[1]:
-        return Store.ADD_ROWS
-    if len(space) == 2 and len(target) == 2 and target == (space[0], Integer(1)):
-        return Store.ADD_UNITS
-    raise DerivationError(f"{statement}: this sum is not scheduled yet", code="schedule.sum")
+    if len(space) > 1:
+        units, ones = space[1:], (Integer(1),) * (len(space) - 1)
+        if target in (units, (Integer(1), *units)):
+            return Store.ADD_ROWS
+        if target == (space[0], *ones):
+            return Store.ADD_UNITS
+    raise DerivationError(f"{statement}: this sum is not scheduled", code="schedule.sum")

@@ -8,6 +8,7 @@
 
 #include "cellgen.h"
 #include "cellgen_math.h"
+#include "cellgen_rows.h"
 
 #if !defined(CELLGEN_PRECISION)
 #error "define CELLGEN_PRECISION as 32 or 64 before including cellgen_real.h"
@@ -93,6 +94,16 @@
 #define cg_lt CELLGEN_NAME(cellgen_lt)
 #define cg_le CELLGEN_NAME(cellgen_le)
 #define cg_where CELLGEN_NAME(cellgen_where)
+
+/* -------------------------------------------------------------- functions of cellgen_rows.h */
+
+#undef cg_first_max
+#undef cg_sum_to
+#undef cg_spread
+
+#define cg_first_max CELLGEN_NAME(cellgen_first_max)
+#define cg_sum_to CELLGEN_NAME(cellgen_sum_to)
+#define cg_spread CELLGEN_NAME(cellgen_spread)
 
 /* ------------------------------------------- matrix products of cellgen_gemm.h, names only:
  * a body that uses them includes cellgen_gemm.h itself */

@@ -1689,7 +1689,7 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_place)(
     return bytes;
 }
 
-/* Threads may share units: no, a sum over units needs whole rows. */
+/* Threads may share units: no, a sum or a head needs whole rows. */
 void CELLGEN_NAME(layer_norm_lstm_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {
@@ -3050,7 +3050,7 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place)(
     return bytes;
 }
 
-/* Threads may share units: no, a sum over units needs whole rows. */
+/* Threads may share units: no, a sum or a head needs whole rows. */
 void CELLGEN_NAME(layer_norm_lstm_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t threads,
     const cellgen_constants *constants, cellgen_plan *plan)
 {

@@ -44,13 +44,14 @@ from cellgen.render.cuda.products import (
 from cellgen.render.cuda.step import (
     FunctionContext,
     element_count,
+    not_rendered,
     operands_of,
     required_arrays,
     row_stride,
     spell_function,
 )
 from cellgen.render.cuda.tiers import Carried, Choice, StepItem, StepLoop, StepProduct, choose
-from cellgen.schedule import Buffer, Function, Kind, Loop, Product
+from cellgen.schedule import Buffer, Function, Kind, Loop, Product, Routine
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
 from cellgen.schedule.plan import View
 from cellgen.schedule.sequence import Part, SequenceSchedule, Storage
@@ -331,11 +332,7 @@ class _Steps:
             elif isinstance(stage, Loop):
                 body += self._loop(stem, stage)
             else:
-                raise DerivationError(
-                    f"{self.host.cell}: `{str(stage).strip()}` in every step is not rendered for "
-                    f"CUDA yet",
-                    code="cuda.stage",
-                )
+                raise not_rendered(self.host.cell, stage)
         return ahead, body
 
     def _loop(self, stem: str, loop: Loop, group: str = "") -> list[str]:
@@ -570,6 +567,8 @@ class _Deferred:
             if isinstance(stage, Loop):
                 lines += self._loop(stem, stage)
                 continue
+            if isinstance(stage, Routine):
+                raise not_rendered(self.host.cell, stage)
             lines += self._group(stem, stage)
             for name, loop in _named(stem, stage.loops):
                 lines += self._loop(name, loop)

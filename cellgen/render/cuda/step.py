@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from cellgen.abi import Function as Signature
 from cellgen.abi import c_dim
+from cellgen.errors import DerivationError
 from cellgen.printer import c_factor
 from cellgen.program import Names
 from cellgen.render.cuda.kernels import RESERVED, KernelContext, Place, Spelled, spell_loop
 from cellgen.render.cuda.memory import Memory, MemoryContext
 from cellgen.render.cuda.products import whole_product
 from cellgen.render.cuda.tiers import TierContext
-from cellgen.schedule import Buffer, Function, Kind, Product
+from cellgen.schedule import Buffer, Function, Kind, Product, Routine
 from cellgen.schedule.plan import describe
 
 
@@ -66,10 +67,19 @@ def spell_function(
             lines.append(f"/* {describe(stage.statement)} */")
             lines += whole_product(stage, places.__getitem__)
             continue
+        if isinstance(stage, Routine):
+            raise not_rendered(function.program.cell, stage)
         spelled = spell_loop(f"{stem}_{index}", stage, places.__getitem__, memory.add)
         kernels += spelled.kernels
         lines += spelled.launches
     return Spelled(kernels, lines)
+
+
+def not_rendered(cell: str, stage: object) -> DerivationError:
+    """The error for a stage that has no spelling in CUDA."""
+    return DerivationError(
+        f"{cell}: `{str(stage).strip()}` is not rendered for CUDA yet", code="cuda.stage"
+    )
 
 
 def operands_of(function: Function) -> set[Buffer]:
