@@ -733,6 +733,13 @@ class _Draft:
                     f"  {self.lines[str(value.name)]}",
                     code="declaration.unused",
                 )
+        moving = (Role.INPUT, Role.STATE, Role.WEIGHT, Role.BIAS)
+        if not any(value.role in moving for value in used):
+            raise DeclarationError(
+                "the equations read no input, no state and no weight, so that nothing has a "
+                "gradient; read one of them",
+                code="declaration.unused",
+            )
         return tuple(v for v in declared if v in used or v.role is Role.STATE)
 
     def _chosen(

@@ -18,6 +18,7 @@ import numpy as np
 from sympy import Expr
 
 from cellgen import goldens
+from cellgen.abi import axis_terms
 from cellgen.api import compile as compile_cell
 from cellgen.call_over_time import Options
 from cellgen.cell import Cell, Definition, definition_of
@@ -558,8 +559,9 @@ def _compare(
     called = kernel.functions[program.function]
     accepted = called.function.arguments
     for dim in called.function.dims:  # a gradient that is 0 may read nothing that tells its lengths
-        if not any(dim in a.shape and a.name in call for a in accepted):
-            first = next(a.name for a in accepted if dim in a.shape and a.name in known)
+        telling = [a for a in accepted if any(dim == n for x in a.shape for _, n in axis_terms(x))]
+        if not any(a.name in call for a in telling):
+            first = next(a.name for a in telling if a.name in known and not a.optional)
             call[first] = np.asarray(known[first], dtype, order="C")
     results = called(out=None, **call)
     exact = interpret(program, arrays, sizes)

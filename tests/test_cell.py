@@ -850,6 +850,14 @@ CODES = {
 }
 
 
+def test_a_cell_without_anything_to_differentiate_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="read no input, no state and no weight"):
+
+        class Lonely(Cell):
+            m, h_prev = Static(H), State(H)
+            h = tanh(m)
+
+
 def test_codes_of_declaration_errors_are_stable() -> None:
     found = set()
     for path in PACKAGE.rglob("*.py"):
