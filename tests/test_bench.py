@@ -149,6 +149,18 @@ def test_floors_are_positive_and_the_rates_come_from_the_run(report):
         assert case.floor.bound in ("products", "memory")
 
 
+def test_what_a_training_step_cannot_do_without_is_counted():
+    """100, 64, 512, 512: h, c, i, f, g, o over time and d_x; matrices and their gradients."""
+    problem = problem_of(cellgen.load("lstm").interface, "lstm", NAMED["W3"])
+    series, state, matrix = 100 * 64 * 512, 64 * 512, 512 * 512
+    results = 7 * series + 4 * state + 8 * matrix + 4 * 512
+    assert problem.necessary_bytes(Mode.BOTH) == 4 * (results + 8 * matrix)
+    assert problem.necessary_bytes(Mode.FORWARD) == 4 * (2 * series + 2 * state + 8 * matrix)
+    given = series + 2 * state + 8 * matrix + 4 * 512
+    assert problem.argument_bytes(Mode.FORWARD) == 4 * given
+    assert problem.argument_bytes(Mode.BOTH) == 4 * (given + series)
+
+
 def test_peak_memory_is_measured_for_forward_and_backward(report):
     assert entry_of(report, Mode.BOTH, "cellgen").memory >= 0
     assert entry_of(report, Mode.BOTH, "wrong").memory is None
@@ -177,6 +189,9 @@ def test_the_table_shows_multiples_differences_and_missing_peers(report):
     lines = text.getvalue().splitlines()
     assert "lstm forward+backward, 1 thread" in lines
     assert "lstm: peak memory, MiB, 1 thread" in lines
+    case = case_of(report, Mode.BOTH)
+    (beside,) = [line for line in lines if line.startswith("necessary beside")]
+    assert beside.split()[-1] == f"{case.necessary / 2**20:.1f}"
     assert any(line.split() == ["wrong", "differs"] for line in lines)
     assert "absent: not installed: pip install absent-package" in lines
     assert any(line.startswith("wrong, lstm forward+backward tiny: d_b_f") for line in lines)

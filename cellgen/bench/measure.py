@@ -173,7 +173,16 @@ def _case(
         }
     count = problem.bytes(mode)
     floor = floor_of(problem.flops(mode), count, taking_part[0].copy(count), rates)
-    return Case(problem.cell, mode, problem.shape, rates.threads, floor, tuple(entries.values()))
+    return Case(
+        problem.cell,
+        mode,
+        problem.shape,
+        rates.threads,
+        floor,
+        tuple(entries.values()),
+        problem.argument_bytes(mode),
+        problem.necessary_bytes(mode),
+    )
 
 
 def _check(workers: Sequence[Worker], problem: Problem, mode: Mode) -> dict[str, Entry]:

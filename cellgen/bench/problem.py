@@ -50,6 +50,7 @@ class Problem:
     upstream: Shapes
     outputs: Shapes
     last: Shapes
+    saved: Shapes
     gradients: Shapes
 
     @property
@@ -73,7 +74,18 @@ class Problem:
         arrays = self.states + self.inputs + self.parameters + self.outputs + self.last
         if mode is Mode.BOTH:
             arrays += self.upstream + self.gradients
-        return BYTES * sum(math.prod(lengths) for _, lengths in arrays)
+        return _bytes(arrays)
+
+    def argument_bytes(self, mode: Mode) -> int:
+        """Bytes of what a call is given: inputs, states, parameters, upstream gradients."""
+        arrays = self.states + self.inputs + self.parameters
+        return _bytes(arrays + (self.upstream if mode is Mode.BOTH else ()))
+
+    def necessary_bytes(self, mode: Mode) -> int:
+        """Bytes that a call cannot do without: results, what is saved, matrices packed once."""
+        packed = tuple(item for item in self.parameters if len(item[1]) > 1)
+        arrays = self.outputs + self.last + packed
+        return _bytes(arrays + (self.saved + self.gradients if mode is Mode.BOTH else ()))
 
     def draw(self) -> Arrays:
         """Draw all arguments: inputs and upstream gradients of unit variance, weights as layers
@@ -89,6 +101,10 @@ class Problem:
             values *= 2 * bound
             arrays[name] = values
         return arrays
+
+
+def _bytes(arrays: Shapes) -> int:
+    return BYTES * sum(math.prod(lengths) for _, lengths in arrays)
 
 
 def problem_of(interface: Interface, selector: str, shape: Shape) -> Problem:
@@ -114,6 +130,7 @@ def problem_of(interface: Interface, selector: str, shape: Shape) -> Problem:
         upstream=lengths(_upstream(backward)),
         outputs=lengths([a for a in results if "T" in a.shape]),
         last=lengths([a for a in results if "T" not in a.shape]),
+        saved=lengths([a for a in forward.results if a.saved]),
         gradients=lengths(list(backward.results)),
     )
 

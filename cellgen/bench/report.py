@@ -61,7 +61,11 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Case:
-    """One cell, mode, shape and number of threads: everything in it is comparable."""
+    """One cell, mode, shape and number of threads: everything in it is comparable.
+
+    ``arguments`` are the bytes that a call is given, ``necessary`` those that it cannot do without:
+    results, what is saved, matrices packed once. 0 in a report of an earlier version.
+    """
 
     cell: str
     mode: Mode
@@ -69,6 +73,12 @@ class Case:
     threads: int
     floor: Floor
     entries: tuple[Entry, ...]
+    arguments: int = 0
+    necessary: int = 0
+
+    def memory_multiple(self, peak: int) -> float:
+        """What a contestant takes beyond its arguments, as a multiple of what is necessary."""
+        return (peak - self.arguments) / self.necessary
 
     @property
     def timed(self) -> tuple[Entry, ...]:
@@ -138,6 +148,8 @@ def _case_data(case: Case) -> dict[str, Any]:
         "threads": case.threads,
         "shape": asdict(case.shape),
         "floor": asdict(case.floor),
+        "arguments": case.arguments,
+        "necessary": case.necessary,
         "best_peer": best.name if best else None,
         "entries": [_entry_data(case, entry) for entry in case.entries],
     }
@@ -188,4 +200,5 @@ def _case(data: Mapping[str, Any]) -> Case:
         for entry in data["entries"]
     )
     mode, shape, floor = Mode(data["mode"]), Shape(**data["shape"]), Floor(**data["floor"])
-    return Case(data["cell"], mode, shape, data["threads"], floor, entries)
+    sizes = data.get("arguments", 0), data.get("necessary", 0)
+    return Case(data["cell"], mode, shape, data["threads"], floor, entries, *sizes)

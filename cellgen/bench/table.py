@@ -126,12 +126,18 @@ def _memory_table(cases: Sequence[Case]) -> Table:
         sizes = {e.name: e.memory for case in cases for e in case.entries if e.memory is not None}
         if name in sizes:
             table.add_row(escape(name), *(_memory(case, name) for case in cases))
+    for name, field in (("arguments", "arguments"), ("necessary beside", "necessary")):
+        table.add_row(name, *(f"{getattr(case, field) / 2**20:.1f}" for case in cases))
     return table
 
 
 def _memory(case: Case, name: str) -> str:
+    """MiB, and what goes beyond the arguments as a multiple of what is necessary."""
     found = [e.memory for e in case.entries if e.name == name and e.memory is not None]
-    return f"{found[0] / 2**20:.1f}" if found else "-"
+    if not found:
+        return "-"
+    multiple = f" {case.memory_multiple(found[0]):.2f}" if case.necessary else ""
+    return f"{found[0] / 2**20:.1f}{multiple}"
 
 
 def _remarks(report: Report) -> Iterable[str]:

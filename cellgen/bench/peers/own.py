@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import inspect
 import subprocess
 import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,12 +17,7 @@ from cellgen.bench.peers import Prepared
 from cellgen.bench.problem import Arrays, Mode, Problem
 from cellgen.errors import BuildError
 from cellgen.find import find_one, is_file
-from cellgen.kernel import Kernel, Results, TimeFunction
-
-CONSUME: dict[str, Any] = (
-    {"consume": True} if "consume" in inspect.signature(TimeFunction.__call__).parameters else {}
-)
-"""Lets the backward pass overwrite what forward saved, as a training step would."""
+from cellgen.kernel import Kernel, Results
 
 LIMITS = r"""
 #include <string.h>
@@ -91,7 +84,7 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
         done = kernel.sequence_forward(**arrays, threads=threads, save=True)
         outputs = {name: getattr(done, name) for name in passed_on}
         gradients = kernel.sequence_backward(
-            **arrays, **outputs, **upstream, saved=done.saved, threads=threads, **CONSUME
+            **arrays, **outputs, **upstream, saved=done.saved, threads=threads, consume=True
         )
         return done, gradients
 
