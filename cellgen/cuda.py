@@ -442,11 +442,10 @@ class CudaFunction:
                 raise self._fault(
                     f"{name} has {len(view.shape)} axes, expected ({', '.join(items[name].shape)})"
                 )
-            for axis, length in zip(items[name].shape, view.shape, strict=True):
-                terms = axis_terms(axis)
-                if len(terms) == 1 and terms[0] == (1, axis):
-                    dims.setdefault(axis, length)
-                    origins.setdefault(axis, name)
+        for _ in self.function.dims:
+            for name, view in views.items():
+                for axis, length in zip(items[name].shape, view.shape, strict=True):
+                    _solve(axis, length, name, dims, origins)
         for dim in self.function.dims:
             if dim not in dims:
                 raise self._fault(f"no array given tells {dim}")
@@ -532,6 +531,20 @@ class CudaFunction:
             library.require(getattr(lib, names.call)(*lengths, args), self.__qualname__)
         finally:
             library.free(workspace, stream)
+
+
+def _solve(
+    axis: str, length: int, name: str, dims: dict[str, int], origins: dict[str, str]
+) -> None:
+    """Learn a dimension from an axis that holds no other unknown one."""
+    unknown = [(factor, dim) for factor, dim in axis_terms(axis) if dim and dim not in dims]
+    if len(unknown) == 1:
+        known = [(f, dims.get(d, 1)) for f, d in axis_terms(axis) if not d or d in dims]
+        factor, dim = unknown[0]
+        rest = length - sum(f * size for f, size in known)
+        if rest >= 0 and rest % factor == 0:
+            dims[dim] = rest // factor
+            origins[dim] = name
 
 
 def _set(
