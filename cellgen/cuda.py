@@ -63,7 +63,7 @@ class DeviceError(CellgenError):
 
 _HINTS = {
     2: "the device has no memory left: fewer rows or steps at a time, or free arrays",
-    35: "the driver is older than the CUDA runtime: update it, or compile with an older nvcc",
+    35: "no driver is loaded, or one older than the compiler's runtime: run nvidia-smi",
     100: "no CUDA device was found: is one visible (CUDA_VISIBLE_DEVICES, nvidia-smi)?",
     101: "there is no device of that number",
     209: f"the device is too old for this code: {nvcc.ARCHITECTURE_VARIABLE} names another target",

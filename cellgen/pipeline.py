@@ -8,6 +8,8 @@ from cellgen.cell import Cell, definition_of
 from cellgen.errors import DerivationError
 from cellgen.functions import CellPrograms, derive_functions
 from cellgen.render import Source, render
+from cellgen.render.cuda import explain
+from cellgen.render.interface import sequence_signatures
 from cellgen.schedule import Schedule, schedule_step
 from cellgen.schedule.recurrence import Recurrence, recurrence_of
 from cellgen.schedule.sequence import NOT_OVER_TIME, SequenceSchedule, schedule_sequence
@@ -43,6 +45,19 @@ def generate(cell: type[Cell]) -> Source:
         DerivationError: a fault of the compiler, found by a verifier.
     """
     return render(schedule_of(cell), sequence_if_planned(cell), definition_of(cell))
+
+
+def explain_cuda(cell: type[Cell]) -> list[str]:
+    """Say how a cell's functions over time run on a CUDA device, one line each, and why."""
+    schedule = sequence_if_planned(cell)
+    if schedule is None:
+        return ["its step alone is rendered: the time loop is not planned"]
+    try:
+        return explain(schedule, sequence_signatures(schedule))
+    except DerivationError as error:
+        if not str(error.code).startswith("cuda."):
+            raise
+        return [f"not rendered for CUDA: {error}"]
 
 
 def sequence_if_planned(cell: type[Cell]) -> SequenceSchedule | None:

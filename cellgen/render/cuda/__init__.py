@@ -1,9 +1,10 @@
-"""Render the same schedules to CUDA: tier 0, which runs any cell at any shape.
+"""Render the same schedules to CUDA, for any cell at any shape, and faster where a cell allows it.
 
 ``kernels`` spells loops as kernels; ``products`` stacks matrix products; ``step`` and ``sequence``
-spell the host functions that launch both; ``source`` puts a cell's ``.cu`` together.
+spell the host functions that launch both; ``tiers`` the kernels that run all steps in one launch;
+``source`` puts a cell's ``.cu`` together. ``explain`` says how a cell runs.
 """
 
-from cellgen.render.cuda.source import cuda_source
+from cellgen.render.cuda.source import cuda_source, explain
 
-__all__ = ["cuda_source"]
+__all__ = ["cuda_source", "explain"]

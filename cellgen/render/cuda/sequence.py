@@ -76,6 +76,14 @@ def sequence_functions(
     return [_forward(schedule, forward), _backward(schedule, backward)]
 
 
+def tier_choices(
+    schedule: SequenceSchedule, signatures: tuple[Signature, ...]
+) -> dict[str, Choice]:
+    """The kernel over all steps of each function over time, or why it has none."""
+    contexts = sequence_functions(schedule, signatures)
+    return {context.name: context.choice for context in contexts if context.choice is not None}
+
+
 @dataclass
 class _Host:
     """One host function while it is spelled."""
@@ -141,6 +149,7 @@ class _Host:
             memory=[array for array in self.memory.arrays if array.name in words],
             lines=spelled,
             tiers=[choice.kernel] if choice.kernel else [],
+            choice=choice,
         )
 
 

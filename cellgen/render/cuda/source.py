@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cellgen.abi import Function as Signature
 from cellgen.abi import Interface
 from cellgen.cuda_abi import cuda_struct_lines
 from cellgen.errors import DerivationError
-from cellgen.render.cuda.sequence import sequence_functions
+from cellgen.render.cuda.sequence import sequence_functions, tier_choices
 from cellgen.render.cuda.step import FunctionContext, step_function
+from cellgen.render.cuda.tiers import explanation
 from cellgen.render.head import Head
 from cellgen.render.templates import fill
 from cellgen.schedule import Schedule
@@ -26,6 +28,15 @@ class CudaContext:
     head: Head
     functions: list[FunctionContext]
     members: dict[str, list[tuple[str, str]]]
+
+
+def explain(sequence: SequenceSchedule, signatures: tuple[Signature, ...]) -> list[str]:
+    """Lines that say how the functions over time run on a device, and why.
+
+    Raises:
+        DerivationError: with a code that starts with ``cuda.``, for what is not rendered yet.
+    """
+    return explanation(tier_choices(sequence, signatures))
 
 
 def cuda_source(

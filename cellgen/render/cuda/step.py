@@ -17,7 +17,7 @@ from cellgen.program import Names
 from cellgen.render.cuda.kernels import RESERVED, KernelContext, Place, Spelled, spell_loop
 from cellgen.render.cuda.memory import Memory, MemoryContext
 from cellgen.render.cuda.products import whole_product
-from cellgen.render.cuda.tiers import TierContext
+from cellgen.render.cuda.tiers import Choice, TierContext
 from cellgen.schedule import Buffer, Function, Kind, Product, Routine
 from cellgen.schedule.plan import describe
 
@@ -34,6 +34,7 @@ class FunctionContext:
     memory: list[MemoryContext]
     lines: list[str]
     tiers: list[TierContext]
+    choice: Choice | None = None
 
 
 def step_function(function: Function, signature: Signature, cell: str) -> FunctionContext:

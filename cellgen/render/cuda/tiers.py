@@ -242,7 +242,7 @@ def _carried_lines(loop: Loop, carried: Sequence[Carried]) -> list[CarriedLines]
 
 
 def explanation(choices: Mapping[str, Choice]) -> list[str]:
-    """Say for each part how it may run."""
+    """Say for each function over time how it may run, and why."""
     lines = []
     for part, choice in choices.items():
         if choice.kernel is None:
