@@ -267,6 +267,28 @@ def test_the_environment_variable_for_threads_is_checked(monkeypatch):
     kernel_of(GRU).sequence_forward(**arguments)
 
 
+def test_far_more_threads_than_processors_units_or_rows_change_no_bit():
+    kernel, shape = kernel_of(GRU), (3, 2, 5, 20)
+    arguments = inputs(kernel, shape, np.float32)
+    alone, crowd = (kernel.sequence_forward(**arguments, threads=n) for n in (1, 40))
+    np.testing.assert_array_equal(alone.h, crowd.h)
+    with pytest.raises(ArgumentError, match="threads is 1025, expected a number from 1 to 1024"):
+        kernel.sequence_forward(**arguments, threads=1025)
+
+
+def test_an_upstream_gradient_of_what_is_no_output_is_refused():
+    kernel, shape = kernel_of(LSTM), (3, 2, 5, 6)
+    arguments = inputs(kernel, shape, np.float32)
+    done = kernel.sequence_forward(**arguments, save=True)
+    for name in ("d_i", "d_x_last"):
+        with pytest.raises(
+            ArgumentError, match=rf"lstm.sequence_backward: unknown argument '{name}'"
+        ):
+            kernel.sequence_backward(
+                **arguments, h=done.h, c=done.c, saved=done.saved, **{name: done.h}
+            )
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_makes_a_team_of_its_own():
     code = """
