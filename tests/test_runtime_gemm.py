@@ -109,7 +109,10 @@ SOURCE = r"""
     void tile_##S(int64_t rows, int64_t vectors, int64_t K, const REAL *a, int64_t lda,            \
                   const REAL *panel, REAL *c, int64_t ldc, int accumulate)                         \
     {                                                                                              \
-        cellgen_tile_##S(rows, vectors, K, a, lda, panel, c, ldc, accumulate);                     \
+        if (rows % 2) /* what is fetched meanwhile changes nothing, wherever it lies */            \
+            cellgen_tile_ahead_##S(rows, vectors, K, a, lda, panel, c, ldc, accumulate, 0);        \
+        else                                                                                       \
+            cellgen_tile_##S(rows, vectors, K, a, lda, panel, c, ldc, accumulate);                 \
     }                                                                                              \
     void gemm_panels_##S(int64_t M, int64_t N, int64_t K, const REAL *a, int64_t lda,              \
                          const REAL *panels, int64_t vectors, int64_t stride, REAL *c,             \

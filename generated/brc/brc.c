@@ -342,6 +342,7 @@ static void CELLGEN_NAME(brc_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_c, nH, 0, first, units, vectors, 3, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 3 * width);
@@ -353,8 +354,9 @@ static void CELLGEN_NAME(brc_sequence_forward_forward_1)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                    memory->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                          memory->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 3 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* c = sigmoid(h_prev * u_c + x_w_c)
                  * tanh_tanh_pre = tanh(h_prev * u_a + x_w_a)
@@ -905,6 +907,7 @@ static void CELLGEN_NAME(brc_sequence_backward_deferred_5)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_5_panel_1 + panel * (nH) * 1 * width);
@@ -916,12 +919,15 @@ static void CELLGEN_NAME(brc_sequence_backward_deferred_5)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_tanh_pre_2_rows + top * (nH), nH,
-                    memory->deferred_5_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, d_tanh_pre_rows + top * (nH), nH,
-                    memory->deferred_5_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            cg_tile(rows, 1 * vectors, nH, d_c_pre_rows + top * (nH), nH,
-                    memory->deferred_5_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_tanh_pre_2_rows + top * (nH), nH,
+                          memory->deferred_5_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->deferred_5_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_tanh_pre_rows + top * (nH), nH,
+                          memory->deferred_5_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->deferred_5_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_c_pre_rows + top * (nH), nH,
+                          memory->deferred_5_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->deferred_5_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {

@@ -546,6 +546,7 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nM - first < width ? nM - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_bb, nM, 0, first, units, vectors, 1, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 1 * width);
@@ -564,10 +565,12 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
                            memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
                            (size_t)(1 * width) * sizeof(real));
             else
-            cg_tile(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                    memory->forward_1_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                    memory->forward_1_panel_2 + panel * (nH) * 1 * width, tile + 1 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                          memory->forward_1_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                          memory->forward_1_panel_2 + panel * (nH) * 1 * width, tile + 1 * width, slots * width, 1,
+                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* tanh_tanh_pre = tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3)
                  * q = 1.7159 * tanh_tanh_pre */
@@ -663,6 +666,7 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nM, memory->args->w_f, nH, 0, first, units, vectors, 3, 0,
                           memory->forward_2_panel_1 + panel * (nM) * 3 * width);
@@ -674,8 +678,9 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 3 * vectors, nM, q_rows + top * (nM), nM,
-                    memory->forward_2_panel_1 + panel * (nM) * 3 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 3 * vectors, nM, q_rows + top * (nM), nM,
+                          memory->forward_2_panel_1 + panel * (nM) * 3 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_2_panel_1, panel, next, (top - row_begin) / high, nM, 3 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* f = b_f + q_w_f
                  * g = tanh(b_g + q_w_g)
@@ -1172,6 +1177,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
         const int64_t first = block * width;
         const int64_t units = nM - first < width ? nM - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_k, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
@@ -1183,12 +1189,15 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_k_pre_rows + top * (nH), nH,
-                    memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, d_g_pre_rows + top * (nH), nH,
-                    memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            cg_tile(rows, 1 * vectors, nH, d_f_rows + top * (nH), nH,
-                    memory->reverse_2_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_k_pre_rows + top * (nH), nH,
+                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_2_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_g_pre_rows + top * (nH), nH,
+                          memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->reverse_2_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_f_rows + top * (nH), nH,
+                          memory->reverse_2_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->reverse_2_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_tanh_tanh_pre = 1.7159 * d_q
                  * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
@@ -1252,6 +1261,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nM, memory->args->w_bb + nI * nM, nM, 1, first, units, vectors, 1, 0,
                           memory->reverse_3_panel_1 + panel * (nM) * 1 * width);
@@ -1259,8 +1269,9 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nM, d_h_prev_w_bb_rows + top * (nM), nM,
-                    memory->reverse_3_panel_1 + panel * (nM) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nM, d_h_prev_w_bb_rows + top * (nM), nM,
+                          memory->reverse_3_panel_1 + panel * (nM) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_3_panel_1, panel, next, (top - row_begin) / high, nM, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1504,6 +1515,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nM, memory->args->w_bb, nM, 1, first, units, vectors, 1, 0,
                           memory->deferred_8_panel_1 + panel * (nM) * 1 * width);
@@ -1511,8 +1523,9 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nM, d_b_bb_terms_rows + top * (nM), nM,
-                    memory->deferred_8_panel_1 + panel * (nM) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nM, d_b_bb_terms_rows + top * (nM), nM,
+                          memory->deferred_8_panel_1 + panel * (nM) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->deferred_8_panel_1, panel, next, (top - row_begin) / high, nM, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {

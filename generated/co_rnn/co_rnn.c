@@ -354,6 +354,7 @@ static void CELLGEN_NAME(co_rnn_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->u, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 1 * width);
@@ -371,12 +372,15 @@ static void CELLGEN_NAME(co_rnn_sequence_forward_forward_1)(
                            memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
                            (size_t)(1 * width) * sizeof(real));
             else
-            cg_tile(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                    memory->forward_1_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, y_prev_rows + top * (y_prev_stride), y_prev_stride,
-                    memory->forward_1_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            cg_tile(rows, 1 * vectors, nH, z_prev_rows + top * (z_prev_stride), z_prev_stride,
-                    memory->forward_1_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                          memory->forward_1_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, y_prev_rows + top * (y_prev_stride), y_prev_stride,
+                          memory->forward_1_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, z_prev_rows + top * (z_prev_stride), z_prev_stride,
+                          memory->forward_1_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->forward_1_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* force = tanh(b + x_u_y_prev_z_prev)
                  * z = (force - y_prev * gam - z_prev * eps) * dt + z_prev
@@ -842,6 +846,7 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_reverse_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->v, nH, 1, first, units, vectors, 2, 0,
                           memory->reverse_2_panel_1 + panel * (nH) * 2 * width);
@@ -851,8 +856,9 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_reverse_2)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 2 * vectors, nH, d_force_pre_rows + top * (nH), nH,
-                    memory->reverse_2_panel_1 + panel * (nH) * 2 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 2 * vectors, nH, d_force_pre_rows + top * (nH), nH,
+                          memory->reverse_2_panel_1 + panel * (nH) * 2 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_2_panel_1, panel, next, (top - row_begin) / high, nH, 2 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_z_prev = d_z_total * (1 - dt * eps) + d_z_prev_1
                  * d_y_prev = d_y_in + d_y_prev_1 - d_z_total * dt * gam */
@@ -1007,6 +1013,7 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_5)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_5_panel_1 + panel * (nH) * 1 * width);
@@ -1014,8 +1021,9 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_5)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_force_pre_rows + top * (nH), nH,
-                    memory->deferred_5_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_force_pre_rows + top * (nH), nH,
+                          memory->deferred_5_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->deferred_5_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {

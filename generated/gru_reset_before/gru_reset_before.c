@@ -551,6 +551,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_z, nH, 0, first, units, vectors, 2, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 2 * width);
@@ -570,10 +571,12 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1)(
                            memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 2) * width,
                            (size_t)(2 * width) * sizeof(real));
             else
-            cg_tile(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                    memory->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 2 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                    memory->forward_1_panel_2 + panel * (nH) * 2 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                          memory->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 2 * vectors));
+            cg_tile_ahead(rows, 2 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                          memory->forward_1_panel_2 + panel * (nH) * 2 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nH, 2 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* z_bar = b_z + x_w_z_h_prev
                  * r_bar = b_r + x_w_r_h_prev
@@ -686,6 +689,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_n, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_2_panel_1 + panel * (nI) * 1 * width);
@@ -701,10 +705,12 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2)(
                            memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
                            (size_t)(1 * width) * sizeof(real));
             else
-            cg_tile(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                    memory->forward_2_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, h_prev_r_rows + top * (nH), nH,
-                    memory->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                          memory->forward_2_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_2_panel_1, panel, next, (top - row_begin) / high, nI, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, h_prev_r_rows + top * (nH), nH,
+                          memory->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->forward_2_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* n_bar = b_n + x_w_n_h_prev_r
                  * n = tanh(n_bar)
@@ -1180,6 +1186,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u_n, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
@@ -1187,8 +1194,9 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_n_bar_rows + top * (nH), nH,
-                    memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_n_bar_rows + top * (nH), nH,
+                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_2_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev_r = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1273,6 +1281,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u_r, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_3_panel_1 + panel * (nH) * 1 * width);
@@ -1282,10 +1291,12 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_r_bar_rows + top * (nH), nH,
-                    memory->reverse_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, d_z_bar_rows + top * (nH), nH,
-                    memory->reverse_3_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_r_bar_rows + top * (nH), nH,
+                          memory->reverse_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_3_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_z_bar_rows + top * (nH), nH,
+                          memory->reverse_3_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->reverse_3_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1526,6 +1537,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_8)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_n, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_8_panel_1 + panel * (nH) * 1 * width);
@@ -1537,12 +1549,15 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_8)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_n_bar_rows + top * (nH), nH,
-                    memory->deferred_8_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, d_r_bar_rows + top * (nH), nH,
-                    memory->deferred_8_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            cg_tile(rows, 1 * vectors, nH, d_z_bar_rows + top * (nH), nH,
-                    memory->deferred_8_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_n_bar_rows + top * (nH), nH,
+                          memory->deferred_8_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->deferred_8_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_r_bar_rows + top * (nH), nH,
+                          memory->deferred_8_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->deferred_8_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_z_bar_rows + top * (nH), nH,
+                          memory->deferred_8_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->deferred_8_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {

@@ -64,6 +64,13 @@
 #define CELLGEN_KEEP(v) ((void)0)
 #endif
 
+/* a line into the second-level cache */
+#if defined(__GNUC__)
+#define CELLGEN_FETCH(p) __builtin_prefetch((p), 0, 2)
+#else
+#define CELLGEN_FETCH(p) ((void)(p))
+#endif
+
 /* ------------------------------------------------------------------------------- one vector
  * load, store, set1, zero, fma(a, b, c) = a*b + c; a `part` is the first n lanes: the others read
  * as 0 and are not written. */

@@ -48,7 +48,7 @@
     CELLGEN_OUTLINE void CELLGEN_S(tile_##MR##x##NV)(                                              \
         int64_t K, const CELLGEN_REAL *a, int64_t a_row, int64_t a_step, const CELLGEN_REAL *b,    \
         int64_t b_step, CELLGEN_REAL *c, int64_t ldc, int64_t lanes, int64_t lanes_b,              \
-        int accumulate)                                                                            \
+        int accumulate, const CELLGEN_REAL *ahead)                                                 \
     {                                                                                              \
         const CELLGEN_S(part) last = CELLGEN_S(part_make)(lanes);                                  \
         const CELLGEN_S(part) last_b = CELLGEN_S(part_make)(lanes_b);                              \
@@ -60,6 +60,7 @@
         int64_t bytes = a_step * (int64_t)sizeof *a;                                               \
         CELLGEN_OPAQUE(bytes);                                                                     \
         for (int64_t k = 0, k_a = 0; k < K; ++k, k_a += bytes, b += b_step) {                      \
+            CELLGEN_FETCH(ahead + k * (64 / (int64_t)sizeof *a));                                  \
             CELLGEN_BY_##ORDER(MR, NV)                                                             \
         }                                                                                          \
         CELLGEN_ROWS_##MR(CELLGEN_ROW_END, NV)                                                     \
@@ -93,13 +94,13 @@ CELLGEN_COUNT_1(CELLGEN_TILE_WIDE, 8)
 #define CELLGEN_CASE(MR, NV)                                                                       \
     case MR:                                                                                       \
         CELLGEN_S(tile_##MR##x##NV)                                                                \
-        (K, a, a_row, a_step, b, b_step, c, ldc, lanes, lanes_b, accumulate);                      \
+        (K, a, a_row, a_step, b, b_step, c, ldc, lanes, lanes_b, accumulate, ahead);               \
         break;
 #define CELLGEN_COLUMN(NV, MAX)                                                                    \
     CELLGEN_OUTLINE void CELLGEN_S(column_##NV)(                                                   \
         int64_t M, int64_t K, const CELLGEN_REAL *a, int64_t a_row, int64_t a_step,                \
         const CELLGEN_REAL *b, int64_t b_step, CELLGEN_REAL *c, int64_t ldc, int64_t lanes,        \
-        int64_t lanes_b, int accumulate)                                                           \
+        int64_t lanes_b, int accumulate, const CELLGEN_REAL *ahead)                                \
     {                                                                                              \
         int64_t tiles = M <= MAX ? 1 : (M + MAX - 1) / MAX;                                        \
         while (M > 0) {                                                                            \
@@ -139,12 +140,12 @@ CELLGEN_COLUMN(8, 1)
 CELLGEN_INLINE void CELLGEN_S(column)(int64_t M, int64_t vectors, int64_t K, const CELLGEN_REAL *a,
                                       int64_t a_row, int64_t a_step, const CELLGEN_REAL *b,
                                       int64_t b_step, CELLGEN_REAL *c, int64_t ldc, int64_t lanes,
-                                      int64_t lanes_b, int accumulate)
+                                      int64_t lanes_b, int accumulate, const CELLGEN_REAL *ahead)
 {
 #define CELLGEN_CASE_COLUMN(NV, E)                                                                 \
     case NV:                                                                                       \
         CELLGEN_S(column_##NV)                                                                     \
-        (M, K, a, a_row, a_step, b, b_step, c, ldc, lanes, lanes_b, accumulate);                   \
+        (M, K, a, a_row, a_step, b, b_step, c, ldc, lanes, lanes_b, accumulate, ahead);            \
         break;
     switch (vectors) {
         CELLGEN_COUNT_8(CELLGEN_CASE_COLUMN, 0)
@@ -218,7 +219,7 @@ CELLGEN_INLINE void CELLGEN_S(column_narrow)(int64_t M, int64_t vectors, int64_t
 {
     if (vectors <= CELLGEN_PANEL_VECTORS)
         CELLGEN_S(column)
-        (M, vectors, K, a, a_row, a_step, b, b_step, c, ldc, lanes, lanes_b, accumulate);
+        (M, vectors, K, a, a_row, a_step, b, b_step, c, ldc, lanes, lanes_b, accumulate, b);
 }
 
 /* A panel of B is packed and all rows of A pass over it, 512 at a time so that A stays in L2. Rows
@@ -293,7 +294,7 @@ CELLGEN_OUTLINE void CELLGEN_S(gemm_in_place)(int64_t M, int64_t N, int64_t K,
     if (M <= 2) /* few accumulators: eight chains at least hide the latency of fma */
         for (; left > 8 || (left == 8 && N % lanes == 0); left -= 8, j += 8 * lanes)
             CELLGEN_S(column_8)
-            (M, K, a, a_row, a_step, b + j, ldb, c + j, ldc, lanes, lanes, accumulate);
+            (M, K, a, a_row, a_step, b + j, ldb, c + j, ldc, lanes, lanes, accumulate, b + j);
     int64_t panels = (left + CELLGEN_PANEL_VECTORS - 1) / CELLGEN_PANEL_VECTORS;
     for (; left > 0; --panels) {
         const int64_t vectors = (left + panels - 1) / panels;
@@ -467,7 +468,19 @@ CELLGEN_INLINE void CELLGEN_S(tile)(int64_t rows, int64_t vectors, int64_t K, co
 {
     CELLGEN_S(column)
     (rows, vectors, K, a, lda, 1, panel, vectors * CELLGEN_LANES, c, ldc, CELLGEN_LANES,
-     CELLGEN_LANES, accumulate);
+     CELLGEN_LANES, accumulate, panel);
+}
+
+/* The same; meanwhile K cache lines from `ahead` on are fetched into the second-level cache, for the
+ * tiles to come. */
+CELLGEN_INLINE void CELLGEN_S(tile_ahead)(int64_t rows, int64_t vectors, int64_t K,
+                                          const CELLGEN_REAL *a, int64_t lda,
+                                          const CELLGEN_REAL *panel, CELLGEN_REAL *c, int64_t ldc,
+                                          int accumulate, const CELLGEN_REAL *ahead)
+{
+    CELLGEN_S(column)
+    (rows, vectors, K, a, lda, 1, panel, vectors * CELLGEN_LANES, c, ldc, CELLGEN_LANES,
+     CELLGEN_LANES, accumulate, ahead);
 }
 
 /* C(M,N) (+)= A(M,K) B(K,N), B packed with slots = 1, units = N */
@@ -483,6 +496,6 @@ CELLGEN_STATIC void CELLGEN_S(gemm_panels)(int64_t M, int64_t N, int64_t K, cons
         const int64_t used = (columns + CELLGEN_LANES - 1) / CELLGEN_LANES;
         CELLGEN_S(column)
         (M, used, K, a, lda, 1, panels, width, c + j, ldc, columns - (used - 1) * CELLGEN_LANES,
-         CELLGEN_LANES, accumulate);
+         CELLGEN_LANES, accumulate, panels);
     }
 }

@@ -6,6 +6,8 @@
 #endif
 
 #undef cg_tile
+#undef cg_tile_ahead
+#undef cg_ahead
 #undef cg_pack_slot
 #undef cg_pack_block
 #undef cg_panels_size
@@ -19,6 +21,8 @@
 #undef cg_deliver
 #undef CELLGEN_REAL_LANES
 #define cg_tile CELLGEN_NAME(cellgen_tile)
+#define cg_tile_ahead CELLGEN_NAME(cellgen_tile_ahead)
+#define cg_ahead CELLGEN_NAME(cellgen_ahead)
 #define cg_pack_slot CELLGEN_NAME(cellgen_pack_slot)
 #define cg_pack_block CELLGEN_NAME(cellgen_pack_block)
 #define cg_panels_size CELLGEN_NAME(cellgen_panels_size)
@@ -198,6 +202,17 @@ CELLGEN_INLINE int64_t cellgen_even_rows(int64_t rows, int64_t most)
 }
 
 #endif
+
+/* What tile number `tile` of a block of rows fetches while it runs: its part of the next panel, so
+ * that the third-level cache is read evenly (32 rows, 8 MB of weights: 159 instead of 120 GFLOP/s);
+ * or, where all parts are taken, what is near already. */
+CELLGEN_INLINE const real *cg_ahead(const real *panels, int64_t panel, int64_t next, int64_t tile,
+                                    int64_t K, int64_t vectors)
+{
+    const int64_t line = 64 / (int64_t)sizeof(real), size = K * vectors * CELLGEN_REAL_LANES;
+    const int fits = (tile + 1) * line <= vectors * CELLGEN_REAL_LANES;
+    return fits ? panels + next * size + tile * K * line : panels + panel * size;
+}
 
 /* Pack one block of one slot's weights, (K, units) or transposed (units, K), from unit `first` on,
  * into a panel whose rows hold `slots` slots: [k][slot][unit]. Units beyond the last are zeros. */

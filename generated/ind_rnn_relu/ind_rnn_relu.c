@@ -244,6 +244,7 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 1 * width);
@@ -251,8 +252,9 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_forward_forward_1)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                    memory->forward_1_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                          memory->forward_1_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* h_bar = h_prev * u + b + x_w
                  * h = relu(h_bar) */
@@ -674,6 +676,7 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_3_panel_1 + panel * (nH) * 1 * width);
@@ -681,8 +684,9 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_h_bar_rows + top * (nH), nH,
-                    memory->deferred_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_h_bar_rows + top * (nH), nH,
+                          memory->deferred_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->deferred_3_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {

@@ -1147,6 +1147,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = 4 * nH - first < width ? 4 * nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, 4 * nH, 0, first, units, vectors, 1, 0,
                           memory->forward_1_panel_1 + panel * (nH) * 1 * width);
@@ -1159,10 +1160,12 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(
             for (int64_t row = 0; row < rows; ++row)
                 for (int64_t unit = 0; unit < width; ++unit)
                     tile[(row * slots + 1) * width + unit] = 0;
-            cg_tile(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                    memory->forward_1_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                    memory->forward_1_panel_2 + panel * (nI) * 1 * width, tile + 1 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                          memory->forward_1_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                          memory->forward_1_panel_2 + panel * (nI) * 1 * width, tile + 1 * width, slots * width, 1,
+                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nI, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* hu = slot 0
                  * xw = slot 1 */
@@ -2438,6 +2441,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_11)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(4 * nH, memory->args->u, 4 * nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_11_panel_1 + panel * (4 * nH) * 1 * width);
@@ -2445,8 +2449,9 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_11)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, 4 * nH, d_hu_rows + top * ((4 * nH)), (4 * nH),
-                    memory->reverse_11_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_hu_rows + top * ((4 * nH)), (4 * nH),
+                          memory->reverse_11_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_11_panel_1, panel, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -2754,6 +2759,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(4 * nH, memory->args->w, 4 * nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_8_panel_1 + panel * (4 * nH) * 1 * width);
@@ -2761,8 +2767,9 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, 4 * nH, d_xw_rows + top * ((4 * nH)), (4 * nH),
-                    memory->deferred_8_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_xw_rows + top * ((4 * nH)), (4 * nH),
+                          memory->deferred_8_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->deferred_8_panel_1, panel, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {

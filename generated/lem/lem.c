@@ -566,6 +566,7 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->v_1, nH, 0, first, units, vectors, 3, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 3 * width);
@@ -589,10 +590,12 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_1)(
                            memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
                            (size_t)(3 * width) * sizeof(real));
             else
-            cg_tile(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                    memory->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 3 * vectors, nH, y_prev_rows + top * (y_prev_stride), y_prev_stride,
-                    memory->forward_1_panel_2 + panel * (nH) * 3 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                          memory->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 3 * vectors));
+            cg_tile_ahead(rows, 3 * vectors, nH, y_prev_rows + top * (y_prev_stride), y_prev_stride,
+                          memory->forward_1_panel_2 + panel * (nH) * 3 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nH, 3 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* sigmoid_sigmoid_pre = sigmoid(b_1 + x_v_1_y_prev)
                  * dt_y = dt * sigmoid_sigmoid_pre
@@ -725,6 +728,7 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->v_y, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_2_panel_1 + panel * (nI) * 1 * width);
@@ -740,10 +744,12 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_2)(
                            memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
                            (size_t)(1 * width) * sizeof(real));
             else
-            cg_tile(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                    memory->forward_2_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, z_rows + top * (z_stride), z_stride,
-                    memory->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                          memory->forward_2_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_2_panel_1, panel, next, (top - row_begin) / high, nI, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, z_rows + top * (z_stride), z_stride,
+                          memory->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->forward_2_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* tanh_tanh_pre_2 = tanh(b_y + x_v_y_z)
                  * y = y_prev * (1 - dt_y) + dt_y * tanh_tanh_pre_2 */
@@ -1300,6 +1306,7 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_y, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
@@ -1307,8 +1314,9 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_2)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_tanh_pre_2_rows + top * (nH), nH,
-                    memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_tanh_pre_2_rows + top * (nH), nH,
+                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_2_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_z_total = d_z_in + d_z_total_1
                  * d_tanh_tanh_pre = d_z_total * dt_z
@@ -1403,6 +1411,7 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_z, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_3_panel_1 + panel * (nH) * 1 * width);
@@ -1414,12 +1423,15 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_tanh_pre_rows + top * (nH), nH,
-                    memory->reverse_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, d_sigmoid_pre_2_rows + top * (nH), nH,
-                    memory->reverse_3_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            cg_tile(rows, 1 * vectors, nH, d_sigmoid_pre_rows + top * (nH), nH,
-                    memory->reverse_3_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_tanh_pre_rows + top * (nH), nH,
+                          memory->reverse_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_3_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_sigmoid_pre_2_rows + top * (nH), nH,
+                          memory->reverse_3_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->reverse_3_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_sigmoid_pre_rows + top * (nH), nH,
+                          memory->reverse_3_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->reverse_3_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_y_prev = d_y_in * (1 - dt_y) + d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1690,6 +1702,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->v_y, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_10_panel_1 + panel * (nH) * 1 * width);
@@ -1703,14 +1716,18 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_tanh_pre_2_rows + top * (nH), nH,
-                    memory->deferred_10_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, d_tanh_pre_rows + top * (nH), nH,
-                    memory->deferred_10_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            cg_tile(rows, 1 * vectors, nH, d_sigmoid_pre_2_rows + top * (nH), nH,
-                    memory->deferred_10_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            cg_tile(rows, 1 * vectors, nH, d_sigmoid_pre_rows + top * (nH), nH,
-                    memory->deferred_10_panel_4 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_tanh_pre_2_rows + top * (nH), nH,
+                          memory->deferred_10_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->deferred_10_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_tanh_pre_rows + top * (nH), nH,
+                          memory->deferred_10_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->deferred_10_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_sigmoid_pre_2_rows + top * (nH), nH,
+                          memory->deferred_10_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->deferred_10_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_sigmoid_pre_rows + top * (nH), nH,
+                          memory->deferred_10_panel_4 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->deferred_10_panel_4, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {

@@ -702,6 +702,7 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->b_re, nH, 0, first, units, vectors, 2, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 2 * width);
@@ -711,8 +712,9 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_1)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                    memory->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                          memory->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 2 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* x_b_re = slot 0
                  * x_b_im = slot 1 */
@@ -824,6 +826,7 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_2)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->c_re, nI, 0, first, units, vectors, 1, 0,
                           memory->forward_2_panel_1 + panel * (nH) * 1 * width);
@@ -836,10 +839,12 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_2)(
             for (int64_t row = 0; row < rows; ++row)
                 for (int64_t unit = 0; unit < width; ++unit)
                     tile[(row * slots + 1) * width + unit] = 0;
-            cg_tile(rows, 1 * vectors, nH, h_re_rows + top * (h_re_stride), h_re_stride,
-                    memory->forward_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, h_im_rows + top * (h_im_stride), h_im_stride,
-                    memory->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 1 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nH, h_re_rows + top * (h_re_stride), h_re_stride,
+                          memory->forward_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_2_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, h_im_rows + top * (h_im_stride), h_im_stride,
+                          memory->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 1 * width, slots * width, 1,
+                          cg_ahead(memory->forward_2_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* y = x * d + h_re_c_re - h_im_c_im */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1394,6 +1399,7 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->c_im, nI, 1, first, units, vectors, 1, 0,
                           memory->reverse_3_panel_1 + panel * (nI) * 1 * width);
@@ -1406,10 +1412,12 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
             for (int64_t row = 0; row < rows; ++row)
                 for (int64_t unit = 0; unit < width; ++unit)
                     tile[(row * slots + 1) * width + unit] = 0;
-            cg_tile(rows, 1 * vectors, nI, d_h_im_c_im_rows + top * (nI), nI,
-                    memory->reverse_3_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nI, d_y_copy_rows + top * (nI), nI,
-                    memory->reverse_3_panel_2 + panel * (nI) * 1 * width, tile + 1 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nI, d_h_im_c_im_rows + top * (nI), nI,
+                          memory->reverse_3_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_3_panel_1, panel, next, (top - row_begin) / high, nI, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nI, d_y_copy_rows + top * (nI), nI,
+                          memory->reverse_3_panel_2 + panel * (nI) * 1 * width, tile + 1 * width, slots * width, 1,
+                          cg_ahead(memory->reverse_3_panel_2, panel, next, (top - row_begin) / high, nI, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_im_total = d_h_im_in + d_h_im_total_1
                  * d_h_re_total = d_h_re_in + d_h_re_total_1
@@ -1693,6 +1701,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->b_im, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_7_panel_1 + panel * (nH) * 1 * width);
@@ -1702,10 +1711,12 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_x_b_im_rows + top * (nH), nH,
-                    memory->deferred_7_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, d_x_b_re_rows + top * (nH), nH,
-                    memory->deferred_7_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_x_b_im_rows + top * (nH), nH,
+                          memory->deferred_7_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->deferred_7_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_x_b_re_rows + top * (nH), nH,
+                          memory->deferred_7_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->deferred_7_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = d_y * d + d_x_1_d_x_b_re */
                 for (int64_t row = top; row < top + rows; ++row) {

@@ -408,6 +408,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1)
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w, 4 * nH, 0, first, units, vectors, 4, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 4 * width);
@@ -435,10 +436,12 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1)
                            memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
                            (size_t)(4 * width) * sizeof(real));
             else
-            cg_tile(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                    memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 4 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                    memory->forward_1_panel_2 + panel * (nH) * 4 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                          memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 4 * vectors));
+            cg_tile_ahead(rows, 4 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                          memory->forward_1_panel_2 + panel * (nH) * 4 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nH, 4 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* i_bar = b_0 + x_w_h_prev_0
                  * ci_bar = b_1 + x_w_h_prev_1
@@ -1084,6 +1087,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(4 * nH, memory->args->w + nI * (4 * nH), 4 * nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (4 * nH) * 1 * width);
@@ -1091,8 +1095,9 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, 4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH),
-                    memory->reverse_2_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH),
+                          memory->reverse_2_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_2_panel_1, panel, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1207,6 +1212,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(4 * nH, memory->args->w, 4 * nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_4_panel_1 + panel * (4 * nH) * 1 * width);
@@ -1214,8 +1220,9 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, 4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH),
-                    memory->deferred_4_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH),
+                          memory->deferred_4_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->deferred_4_panel_1, panel, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {

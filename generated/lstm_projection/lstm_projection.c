@@ -504,6 +504,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w, 4 * nH, 0, first, units, vectors, 4, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 4 * width);
@@ -531,10 +532,12 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
                            memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
                            (size_t)(4 * width) * sizeof(real));
             else
-            cg_tile(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                    memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 4 * vectors, nP, r_prev_rows + top * (r_prev_stride), r_prev_stride,
-                    memory->forward_1_panel_2 + panel * (nP) * 4 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                          memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 4 * vectors));
+            cg_tile_ahead(rows, 4 * vectors, nP, r_prev_rows + top * (r_prev_stride), r_prev_stride,
+                          memory->forward_1_panel_2 + panel * (nP) * 4 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nP, 4 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* i_bar = b_0 + x_w_r_prev_0
                  * f_bar = b_1 + x_w_r_prev_1
@@ -686,6 +689,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
         const int64_t first = block * width;
         const int64_t units = nP - first < width ? nP - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_p, nP, 0, first, units, vectors, 1, 0,
                           memory->forward_2_panel_1 + panel * (nH) * 1 * width);
@@ -693,8 +697,9 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, o_tanh_c_rows + top * (nH), nH,
-                    memory->forward_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nH, o_tanh_c_rows + top * (nH), nH,
+                          memory->forward_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_2_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* r = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1183,6 +1188,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nP, memory->args->w_p, nP, 1, first, units, vectors, 1, 0,
                           memory->reverse_3_panel_1 + panel * (nP) * 1 * width);
@@ -1190,8 +1196,9 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nP, d_r_in_rows + top * (nP), nP,
-                    memory->reverse_3_panel_1 + panel * (nP) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nP, d_r_in_rows + top * (nP), nP,
+                          memory->reverse_3_panel_1 + panel * (nP) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_3_panel_1, panel, next, (top - row_begin) / high, nP, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_tanh_c = d_o_tanh_c * o
                  * d_c_total = d_c_in + d_tanh_c * (1 - tanh_c**2)
@@ -1307,6 +1314,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
         const int64_t first = block * width;
         const int64_t units = nP - first < width ? nP - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(4 * nH, memory->args->u, 4 * nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_4_panel_1 + panel * (4 * nH) * 1 * width);
@@ -1314,8 +1322,9 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, 4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH),
-                    memory->reverse_4_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH),
+                          memory->reverse_4_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_4_panel_1, panel, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_r_prev = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1485,6 +1494,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(4 * nH, memory->args->w, 4 * nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_6_panel_1 + panel * (4 * nH) * 1 * width);
@@ -1492,8 +1502,9 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, 4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH),
-                    memory->deferred_6_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH),
+                          memory->deferred_6_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->deferred_6_panel_1, panel, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {

@@ -1385,6 +1385,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_2_panel_1 + panel * (nI) * 1 * width);
@@ -1403,10 +1404,12 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
                            memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
                            (size_t)(1 * width) * sizeof(real));
             else
-            cg_tile(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                    memory->forward_2_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                    memory->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 1 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                          memory->forward_2_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_2_panel_1, panel, next, (top - row_begin) / high, nI, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                          memory->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 1 * width, slots * width, 1,
+                          cg_ahead(memory->forward_2_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* drive = b + x_w
                  * f_1 = sigmoid(drive + h_prev_u)
@@ -1517,6 +1520,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_3_panel_1 + panel * (nH) * 1 * width);
@@ -1524,8 +1528,9 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, h_1_rows + top * (nH), nH,
-                    memory->forward_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nH, h_1_rows + top * (nH), nH,
+                          memory->forward_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_3_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* f_2 = sigmoid(drive + h_1_u)
                  * h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1) */
@@ -1604,6 +1609,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_4_panel_1 + panel * (nH) * 1 * width);
@@ -1611,8 +1617,9 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, h_2_rows + top * (nH), nH,
-                    memory->forward_4_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nH, h_2_rows + top * (nH), nH,
+                          memory->forward_4_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_4_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* f_3 = sigmoid(drive + h_2_u)
                  * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1) */
@@ -1691,6 +1698,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_5_panel_1 + panel * (nH) * 1 * width);
@@ -1698,8 +1706,9 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, h_3_rows + top * (nH), nH,
-                    memory->forward_5_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nH, h_3_rows + top * (nH), nH,
+                          memory->forward_5_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_5_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* f_4 = sigmoid(drive + h_3_u)
                  * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1) */
@@ -1778,6 +1787,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_6_panel_1 + panel * (nH) * 1 * width);
@@ -1785,8 +1795,9 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, h_4_rows + top * (nH), nH,
-                    memory->forward_6_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nH, h_4_rows + top * (nH), nH,
+                          memory->forward_6_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_6_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* f_5 = sigmoid(drive + h_4_u)
                  * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1) */
@@ -1866,6 +1877,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_7_panel_1 + panel * (nH) * 1 * width);
@@ -1873,8 +1885,9 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, h_5_rows + top * (nH), nH,
-                    memory->forward_7_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nH, h_5_rows + top * (nH), nH,
+                          memory->forward_7_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_7_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* f_6 = sigmoid(drive + h_5_u)
                  * h = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1) */
@@ -2474,6 +2487,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_4_panel_1 + panel * (nH) * 1 * width);
@@ -2481,8 +2495,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_f_6_pre_rows + top * (nH), nH,
-                    memory->reverse_4_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_f_6_pre_rows + top * (nH), nH,
+                          memory->reverse_4_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_4_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1
                  * d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / ((1 / tau + f_5) * dt + 1)**2)
@@ -2575,6 +2590,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_5_panel_1 + panel * (nH) * 1 * width);
@@ -2582,8 +2598,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_f_5_pre_rows + top * (nH), nH,
-                    memory->reverse_5_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_f_5_pre_rows + top * (nH), nH,
+                          memory->reverse_5_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_5_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1
                  * d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / ((1 / tau + f_4) * dt + 1)**2)
@@ -2676,6 +2693,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_6_panel_1 + panel * (nH) * 1 * width);
@@ -2683,8 +2701,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_f_4_pre_rows + top * (nH), nH,
-                    memory->reverse_6_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_f_4_pre_rows + top * (nH), nH,
+                          memory->reverse_6_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_6_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1
                  * d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / ((1 / tau + f_3) * dt + 1)**2)
@@ -2777,6 +2796,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_7_panel_1 + panel * (nH) * 1 * width);
@@ -2784,8 +2804,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_f_3_pre_rows + top * (nH), nH,
-                    memory->reverse_7_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_f_3_pre_rows + top * (nH), nH,
+                          memory->reverse_7_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_7_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1
                  * d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / ((1 / tau + f_2) * dt + 1)**2)
@@ -2880,6 +2901,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_8_panel_1 + panel * (nH) * 1 * width);
@@ -2887,8 +2909,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_f_2_pre_rows + top * (nH), nH,
-                    memory->reverse_8_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_f_2_pre_rows + top * (nH), nH,
+                          memory->reverse_8_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_8_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1
                  * d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / ((1 / tau + f_1) * dt + 1)**2)
@@ -2977,6 +3000,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_9_panel_1 + panel * (nH) * 1 * width);
@@ -2984,8 +3008,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_f_1_pre_rows + top * (nH), nH,
-                    memory->reverse_9_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_f_1_pre_rows + top * (nH), nH,
+                          memory->reverse_9_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_9_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -3381,6 +3406,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_10_panel_1 + panel * (nH) * 1 * width);
@@ -3388,8 +3414,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_drive_rows + top * (nH), nH,
-                    memory->deferred_10_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_drive_rows + top * (nH), nH,
+                          memory->deferred_10_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->deferred_10_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {

@@ -520,6 +520,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_m, nH, 0, first, units, vectors, 1, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 1 * width);
@@ -538,10 +539,12 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
                            memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
                            (size_t)(1 * width) * sizeof(real));
             else
-            cg_tile(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                    memory->forward_1_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                    memory->forward_1_panel_2 + panel * (nH) * 1 * width, tile + 1 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                          memory->forward_1_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                          memory->forward_1_panel_2 + panel * (nH) * 1 * width, tile + 1 * width, slots * width, 1,
+                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* x_w_m = slot 0
                  * h_prev_u_m = slot 1 */
@@ -655,6 +658,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w, 4 * nH, 0, first, units, vectors, 4, 0,
                           memory->forward_2_panel_1 + panel * (nI) * 4 * width);
@@ -682,10 +686,12 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
                            memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
                            (size_t)(4 * width) * sizeof(real));
             else
-            cg_tile(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                    memory->forward_2_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 4 * vectors, nH, m_rows + top * (nH), nH,
-                    memory->forward_2_panel_2 + panel * (nH) * 4 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                          memory->forward_2_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_2_panel_1, panel, next, (top - row_begin) / high, nI, 4 * vectors));
+            cg_tile_ahead(rows, 4 * vectors, nH, m_rows + top * (nH), nH,
+                          memory->forward_2_panel_2 + panel * (nH) * 4 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->forward_2_panel_2, panel, next, (top - row_begin) / high, nH, 4 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* i_bar = b_0 + x_w_m_2_0
                  * f_bar = b_1 + x_w_m_2_1
@@ -1293,6 +1299,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(4 * nH, memory->args->u, 4 * nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (4 * nH) * 1 * width);
@@ -1300,8 +1307,9 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, 4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH),
-                    memory->reverse_2_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH),
+                          memory->reverse_2_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_2_panel_1, panel, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_m = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1374,6 +1382,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->u_m, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_3_panel_1 + panel * (nH) * 1 * width);
@@ -1381,8 +1390,9 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_h_prev_u_m_rows + top * (nH), nH,
-                    memory->reverse_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_h_prev_u_m_rows + top * (nH), nH,
+                          memory->reverse_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_3_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1573,6 +1583,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(4 * nH, memory->args->w, 4 * nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_7_panel_1 + panel * (4 * nH) * 1 * width);
@@ -1582,10 +1593,12 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, 4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH),
-                    memory->deferred_7_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, d_x_w_m_rows + top * (nH), nH,
-                    memory->deferred_7_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH),
+                          memory->deferred_7_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->deferred_7_panel_1, panel, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_x_w_m_rows + top * (nH), nH,
+                          memory->deferred_7_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->deferred_7_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {

@@ -736,6 +736,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_h, nH, 0, first, units, vectors, 3, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 3 * width);
@@ -759,10 +760,12 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1)(
                            memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
                            (size_t)(3 * width) * sizeof(real));
             else
-            cg_tile(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                    memory->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 3 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                    memory->forward_1_panel_2 + panel * (nH) * 3 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                          memory->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 3 * vectors));
+            cg_tile_ahead(rows, 3 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                          memory->forward_1_panel_2 + panel * (nH) * 3 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nH, 3 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* q_1 = tanh(b_h_1 + x_w_h_h_prev)
                  * t_1 = sigmoid(b_t_1 + x_w_t_h_prev)
@@ -884,6 +887,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->r_h_2, nH, 0, first, units, vectors, 3, 0,
                           memory->forward_2_panel_1 + panel * (nH) * 3 * width);
@@ -895,8 +899,9 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 3 * vectors, nH, s_1_rows + top * (nH), nH,
-                    memory->forward_2_panel_1 + panel * (nH) * 3 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 3 * vectors, nH, s_1_rows + top * (nH), nH,
+                          memory->forward_2_panel_1 + panel * (nH) * 3 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_2_panel_1, panel, next, (top - row_begin) / high, nH, 3 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* q_2 = tanh(b_h_2 + s_1_r_h_2)
                  * t_2 = sigmoid(b_t_2 + s_1_r_t_2)
@@ -1437,6 +1442,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->r_c_2, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
@@ -1448,12 +1454,15 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_c_2_pre_rows + top * (nH), nH,
-                    memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, d_t_2_pre_rows + top * (nH), nH,
-                    memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            cg_tile(rows, 1 * vectors, nH, d_q_2_pre_rows + top * (nH), nH,
-                    memory->reverse_2_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_c_2_pre_rows + top * (nH), nH,
+                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_2_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_t_2_pre_rows + top * (nH), nH,
+                          memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->reverse_2_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_q_2_pre_rows + top * (nH), nH,
+                          memory->reverse_2_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->reverse_2_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_s_1 = d_h_in * c_2 + d_s_1_1_d_t_2_pre_d_q_2_pre
                  * d_c_1 = d_s_1 * h_prev
@@ -1556,6 +1565,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->r_c_1, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_3_panel_1 + panel * (nH) * 1 * width);
@@ -1567,12 +1577,15 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_c_1_pre_rows + top * (nH), nH,
-                    memory->reverse_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, d_t_1_pre_rows + top * (nH), nH,
-                    memory->reverse_3_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            cg_tile(rows, 1 * vectors, nH, d_q_1_pre_rows + top * (nH), nH,
-                    memory->reverse_3_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_c_1_pre_rows + top * (nH), nH,
+                          memory->reverse_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_3_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_t_1_pre_rows + top * (nH), nH,
+                          memory->reverse_3_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->reverse_3_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_q_1_pre_rows + top * (nH), nH,
+                          memory->reverse_3_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->reverse_3_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = d_s_1 * c_1 + d_h_prev_1_d_t_1_pre_d_q_1_pre */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1891,6 +1904,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_11)
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_c, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_11_panel_1 + panel * (nH) * 1 * width);
@@ -1902,12 +1916,15 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_11)
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_c_1_pre_rows + top * (nH), nH,
-                    memory->deferred_11_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, d_t_1_pre_rows + top * (nH), nH,
-                    memory->deferred_11_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
-            cg_tile(rows, 1 * vectors, nH, d_q_1_pre_rows + top * (nH), nH,
-                    memory->deferred_11_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_c_1_pre_rows + top * (nH), nH,
+                          memory->deferred_11_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->deferred_11_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_t_1_pre_rows + top * (nH), nH,
+                          memory->deferred_11_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->deferred_11_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_q_1_pre_rows + top * (nH), nH,
+                          memory->deferred_11_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->deferred_11_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {

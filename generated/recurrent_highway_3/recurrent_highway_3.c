@@ -798,6 +798,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_h, nH, 0, first, units, vectors, 2, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 2 * width);
@@ -817,10 +818,12 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
                            memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 2) * width,
                            (size_t)(2 * width) * sizeof(real));
             else
-            cg_tile(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                    memory->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 2 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                    memory->forward_1_panel_2 + panel * (nH) * 2 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                          memory->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 2 * vectors));
+            cg_tile_ahead(rows, 2 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                          memory->forward_1_panel_2 + panel * (nH) * 2 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nH, 2 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* q_1 = tanh(b_h_1 + x_w_h_h_prev)
                  * t_1 = sigmoid(b_t_1 + x_w_t_h_prev)
@@ -924,6 +927,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->r_h_2, nH, 0, first, units, vectors, 2, 0,
                           memory->forward_2_panel_1 + panel * (nH) * 2 * width);
@@ -933,8 +937,9 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 2 * vectors, nH, s_1_rows + top * (nH), nH,
-                    memory->forward_2_panel_1 + panel * (nH) * 2 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 2 * vectors, nH, s_1_rows + top * (nH), nH,
+                          memory->forward_2_panel_1 + panel * (nH) * 2 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_2_panel_1, panel, next, (top - row_begin) / high, nH, 2 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* q_2 = tanh(b_h_2 + s_1_r_h_2)
                  * t_2 = sigmoid(b_t_2 + s_1_r_t_2)
@@ -1018,6 +1023,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->r_h_3, nH, 0, first, units, vectors, 2, 0,
                           memory->forward_3_panel_1 + panel * (nH) * 2 * width);
@@ -1027,8 +1033,9 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 2 * vectors, nH, s_2_rows + top * (nH), nH,
-                    memory->forward_3_panel_1 + panel * (nH) * 2 * width, tile + 0 * width, slots * width, 0);
+            cg_tile_ahead(rows, 2 * vectors, nH, s_2_rows + top * (nH), nH,
+                          memory->forward_3_panel_1 + panel * (nH) * 2 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_3_panel_1, panel, next, (top - row_begin) / high, nH, 2 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* q_3 = tanh(b_h_3 + s_2_r_h_3)
                  * t_3 = sigmoid(b_t_3 + s_2_r_t_3)
@@ -1546,6 +1553,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->r_t_3, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
@@ -1555,10 +1563,12 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_t_3_pre_rows + top * (nH), nH,
-                    memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, d_q_3_pre_rows + top * (nH), nH,
-                    memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_t_3_pre_rows + top * (nH), nH,
+                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_2_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_q_3_pre_rows + top * (nH), nH,
+                          memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->reverse_2_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre
                  * d_t_2 = d_s_2 * (q_2 - s_1)
@@ -1655,6 +1665,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->r_t_2, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_3_panel_1 + panel * (nH) * 1 * width);
@@ -1664,10 +1675,12 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_t_2_pre_rows + top * (nH), nH,
-                    memory->reverse_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, d_q_2_pre_rows + top * (nH), nH,
-                    memory->reverse_3_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_t_2_pre_rows + top * (nH), nH,
+                          memory->reverse_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_3_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_q_2_pre_rows + top * (nH), nH,
+                          memory->reverse_3_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->reverse_3_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_s_1 = d_s_2 * (1 - t_2) + d_s_1_1_d_q_2_pre
                  * d_t_1 = d_s_1 * (q_1 - h_prev)
@@ -1757,6 +1770,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->r_t_1, nH, 1, first, units, vectors, 1, 0,
                           memory->reverse_4_panel_1 + panel * (nH) * 1 * width);
@@ -1766,10 +1780,12 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_t_1_pre_rows + top * (nH), nH,
-                    memory->reverse_4_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, d_q_1_pre_rows + top * (nH), nH,
-                    memory->reverse_4_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_t_1_pre_rows + top * (nH), nH,
+                          memory->reverse_4_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_4_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_q_1_pre_rows + top * (nH), nH,
+                          memory->reverse_4_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->reverse_4_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = d_s_1 * (1 - t_1) + d_h_prev_1_d_q_1_pre */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -2073,6 +2089,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nH, memory->args->w_t, nH, 1, first, units, vectors, 1, 0,
                           memory->deferred_10_panel_1 + panel * (nH) * 1 * width);
@@ -2082,10 +2099,12 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nH, d_t_1_pre_rows + top * (nH), nH,
-                    memory->deferred_10_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nH, d_q_1_pre_rows + top * (nH), nH,
-                    memory->deferred_10_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nH, d_t_1_pre_rows + top * (nH), nH,
+                          memory->deferred_10_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->deferred_10_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nH, d_q_1_pre_rows + top * (nH), nH,
+                          memory->deferred_10_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->deferred_10_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {

@@ -601,6 +601,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
         const int64_t first = head * nD + inside;
         const int64_t units = nD - inside < width ? nD - inside : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nI, memory->args->w_z, nD * nK, 0, first, units, vectors, 4, 0,
                           memory->forward_1_panel_1 + panel * (nI) * 4 * width);
@@ -628,10 +629,12 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
                            memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
                            (size_t)(4 * width) * sizeof(real));
             else
-            cg_tile(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                    memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 4 * vectors, nD, h_prev_rows + head * nD + top * (h_prev_stride), h_prev_stride,
-                    memory->forward_1_panel_2 + panel * (nD) * 4 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                          memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 4 * vectors));
+            cg_tile_ahead(rows, 4 * vectors, nD, h_prev_rows + head * nD + top * (h_prev_stride), h_prev_stride,
+                          memory->forward_1_panel_2 + panel * (nD) * 4 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nD, 4 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* z = tanh(b_z + x_w_z_h_prev)
                  * i_bar = b_i + x_w_i_h_prev
@@ -1407,6 +1410,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
         const int64_t first = head * nD + inside;
         const int64_t units = nD - inside < width ? nD - inside : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nD, memory->args->r_o + head * nD * nD, nD, 1, inside, units, vectors, 1, 0,
                           memory->reverse_2_panel_1 + panel * (nD) * 1 * width);
@@ -1420,14 +1424,18 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nD, d_o_pre_rows + head * nD + top * ((nD * nK)), (nD * nK),
-                    memory->reverse_2_panel_1 + panel * (nD) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nD, d_m_prev_step_rows + head * nD + top * ((nD * nK)), (nD * nK),
-                    memory->reverse_2_panel_2 + panel * (nD) * 1 * width, tile + 0 * width, slots * width, 1);
-            cg_tile(rows, 1 * vectors, nD, d_i_bar_rows + head * nD + top * ((nD * nK)), (nD * nK),
-                    memory->reverse_2_panel_3 + panel * (nD) * 1 * width, tile + 0 * width, slots * width, 1);
-            cg_tile(rows, 1 * vectors, nD, d_z_pre_rows + head * nD + top * ((nD * nK)), (nD * nK),
-                    memory->reverse_2_panel_4 + panel * (nD) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nD, d_o_pre_rows + head * nD + top * ((nD * nK)), (nD * nK),
+                          memory->reverse_2_panel_1 + panel * (nD) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->reverse_2_panel_1, panel, next, (top - row_begin) / high, nD, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nD, d_m_prev_step_rows + head * nD + top * ((nD * nK)), (nD * nK),
+                          memory->reverse_2_panel_2 + panel * (nD) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->reverse_2_panel_2, panel, next, (top - row_begin) / high, nD, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nD, d_i_bar_rows + head * nD + top * ((nD * nK)), (nD * nK),
+                          memory->reverse_2_panel_3 + panel * (nD) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->reverse_2_panel_3, panel, next, (top - row_begin) / high, nD, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nD, d_z_pre_rows + head * nD + top * ((nD * nK)), (nD * nK),
+                          memory->reverse_2_panel_4 + panel * (nD) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->reverse_2_panel_4, panel, next, (top - row_begin) / high, nD, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1699,6 +1707,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t panel = memory->pack_late ? begin : block;
+        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
         if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
             cg_pack_block(nD * nK, memory->args->w_o, nD * nK, 1, first, units, vectors, 1, 0,
                           memory->deferred_10_panel_1 + panel * (nD * nK) * 1 * width);
@@ -1712,14 +1721,18 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile(rows, 1 * vectors, nD * nK, d_o_pre_rows + top * ((nD * nK)), (nD * nK),
-                    memory->deferred_10_panel_1 + panel * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 0);
-            cg_tile(rows, 1 * vectors, nD * nK, d_m_prev_step_rows + top * ((nD * nK)), (nD * nK),
-                    memory->deferred_10_panel_2 + panel * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 1);
-            cg_tile(rows, 1 * vectors, nD * nK, d_i_bar_rows + top * ((nD * nK)), (nD * nK),
-                    memory->deferred_10_panel_3 + panel * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 1);
-            cg_tile(rows, 1 * vectors, nD * nK, d_z_pre_rows + top * ((nD * nK)), (nD * nK),
-                    memory->deferred_10_panel_4 + panel * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 1);
+            cg_tile_ahead(rows, 1 * vectors, nD * nK, d_o_pre_rows + top * ((nD * nK)), (nD * nK),
+                          memory->deferred_10_panel_1 + panel * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 0,
+                          cg_ahead(memory->deferred_10_panel_1, panel, next, (top - row_begin) / high, nD * nK, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nD * nK, d_m_prev_step_rows + top * ((nD * nK)), (nD * nK),
+                          memory->deferred_10_panel_2 + panel * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->deferred_10_panel_2, panel, next, (top - row_begin) / high, nD * nK, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nD * nK, d_i_bar_rows + top * ((nD * nK)), (nD * nK),
+                          memory->deferred_10_panel_3 + panel * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->deferred_10_panel_3, panel, next, (top - row_begin) / high, nD * nK, 1 * vectors));
+            cg_tile_ahead(rows, 1 * vectors, nD * nK, d_z_pre_rows + top * ((nD * nK)), (nD * nK),
+                          memory->deferred_10_panel_4 + panel * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 1,
+                          cg_ahead(memory->deferred_10_panel_4, panel, next, (top - row_begin) / high, nD * nK, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
