@@ -40,13 +40,16 @@ BAR = 1e-11
 """Of the complex step against derived gradients, relative to the sum of the sizes of the terms:
 450 spacings of float64 is 1e-13; a random cell may chain ten divisions by sums close to zero."""
 
-WIDTHS = ("H", "K", "1", "2 * H")
+HEADS = "N, D"
+"""The width of a state with heads: N of them with D units each."""
+WIDTHS = ("H", "K", "1", "2 * H", "H", HEADS)
 BOUNDED = ("tanh", "sigmoid", "hard_sigmoid", "sin", "cos")
 KINDS = ("atom", "affine", "sum", "product", "call", "choice", "clip", "norm", "reduce", "other")
 CHOICES = ("where({a} > {b}, {a}, 0.5 * {b})", "maximum({a}, {b})", "minimum({a}, {b})")
 CLIPS = ("clip({a}, -0.5, 0.75)", 'clip({a}, -0.5, 0.75, gradient="straight_through")')
 NORMS = (
     "({a} - mean({a}))",
+    "exp({a} - max({a}))",
     "({a} / sqrt(mean({a} ** 2) + 0.5))",
     "(exp(tanh({a})) / sum(exp(tanh({a}))))",
 )
@@ -97,13 +100,19 @@ class Drafting:
         choice = self.pick("product", "input", "static")
         if choice == "product":
             return self.product(width)
-        name = self.declare("Input" if choice == "input" else "Static", choice[0], width)
+        return self.input(width, choice.capitalize())
+
+    def input(self, width: str, kind: str) -> str:
+        name = self.declare(kind, kind[0].lower(), width)
         self.known[name] = width
         self.used.add(name)
         return name
 
     def weight(self, inner: str, width: str) -> str:
         """A weight, shared or new, now and then the other way round or an expression."""
+        if HEADS in (inner, width):
+            shape = f"{HEADS}, D" if inner == width else f"{inner}, {width}"
+            return self.declare("Weight", "w", shape)
         same = [name for name, shape in self.weights.items() if shape == (inner, width)]
         turned = [name for name, shape in self.weights.items() if shape == (width, inner)]
         if turned and self.chance():
@@ -115,12 +124,16 @@ class Drafting:
         return f"(0.5 * {name})" if self.draw(st.integers(0, 9)) == 9 else name
 
     def product(self, width: str) -> str:
-        name = self.pick(*self.known)
+        flat = [name for name, own in self.known.items() if own != HEADS]
+        able = list(self.known) if width == HEADS else flat
+        if not able:
+            return self.input(width, "Input")
+        name = self.pick(*able)
         inner = self.known[name]
         self.used.add(name)
         operand = name
-        if self.draw(st.integers(0, 4)) == 4:
-            other = self.pick(*self.known)
+        if inner != HEADS and self.draw(st.integers(0, 4)) == 4:
+            other = self.pick(*flat)
             self.used.add(other)
             operand, inner = f"concat({name}, {other})", f"{inner} + {self.known[other]}"
         elif self.draw(st.integers(0, 4)) == 4:
@@ -157,7 +170,7 @@ class Drafting:
             return f"({self.pick('tanh', 'sigmoid')}({a}) * {b})"
         if kind == "choice":
             return self.pick(*CHOICES).format(a=a, b=b)
-        return f"({b} * {self.pick('mean', 'sum')}(tanh({a})))"
+        return f"({b} * {self.pick('mean', 'sum', 'max')}(tanh({a})))"
 
     def bounded(self, width: str, depth: int = 1) -> str:
         return f"{self.pick('tanh', 'sigmoid')}({self.expression(width, depth)})"
@@ -209,7 +222,7 @@ def declared(source: str) -> type[Cell]:
     """Run a source as Python does, so that messages show its lines; a failure prints it."""
     note(source)
     names = {name: getattr(cellgen, name) for name in cellgen.__all__}
-    names |= {"__name__": "random_cell", "K": cellgen.Dim("K")}
+    names |= {"__name__": "random_cell", **{name: cellgen.Dim(name) for name in "KND"}}
     file = "<random cell>"
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
     try:
@@ -230,7 +243,7 @@ def equations_hold(cell: type[Cell], number: int = 0) -> None:
     """Derived gradients by complex step, the class of the recurrence, and that C is generated."""
     definition = cell.definition
     rng = np.random.default_rng(number)
-    sizes = {"T": 1, **dict(zip(map(str, definition.dims), (3, 4, 3, 2), strict=False))}
+    sizes = {"T": 1, **dict(zip(map(str, definition.dims), (3, 4, 3, 2, 3), strict=False))}
     arrays = {
         str(v): np.asarray(0.5 * rng.normal(size=shape_sizes(v, sizes)))
         for v in definition.declared
@@ -264,25 +277,27 @@ def _gradients_hold(cell, arrays, sizes, rng):
 
 
 def _class_holds(cell, arrays, sizes, rng):
-    """Where the class says so, units read only themselves, and linearly."""
+    """Where the class says so, units or heads read only themselves, and linearly."""
     found, definition = recurrence(cell), cell.definition
-    if found.kind in (RecurrenceClass.DENSE, RecurrenceClass.BLOCK_DIAGONAL):
+    if found.kind is RecurrenceClass.DENSE:
         return
     new = tuple(definition.next_state(state) for state in definition.states)
     step = forward(definition.with_outputs(new))
     moved = {**arrays, **{str(s): rng.normal(size=arrays[str(s)].shape) for s in definition.states}}
     for state in definition.states:
-        width = arrays[str(state)].shape[1]
-        for unit in range(width):
+        for unit in np.ndindex(arrays[str(state)].shape[1:]):
             slopes = []
             for point in (arrays, moved):
                 nudged = point[str(state)].astype(complex)
-                nudged[:, unit] += 1j * STEP
+                nudged[:, *unit] += 1j * STEP
                 results = interpret(step, {**point, str(state): nudged}, sizes)
                 slopes.append({n: np.imag(a) / STEP for n, a in results.items()})
             for target in new:
                 first, second = (slope[str(target)] for slope in slopes)
-                others = np.arange(first.shape[1]) != unit
+                others = np.ones(first.shape[1:], bool)
+                own = unit[:1] if found.kind is RecurrenceClass.BLOCK_DIAGONAL else unit
+                if target.shape == state.shape:
+                    others[own] = False
                 assert not first[:, others].any(), f"{target} reads other units of {state}"
                 if found.kind is RecurrenceClass.LINEAR:
                     np.testing.assert_allclose(first, second, rtol=1e-12, atol=1e-12)

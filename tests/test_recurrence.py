@@ -7,6 +7,7 @@ import pytest
 from cellgen import (
     Bias,
     Cell,
+    Dim,
     H,
     I,
     Input,
@@ -34,6 +35,7 @@ from cellgen.pipeline import programs_of, recurrence
 from cellgen.schedule.recurrence import RecurrenceClass
 from cellgen.show import as_data, as_text
 
+K, D = Dim("K"), Dim("D")
 DENSE, BLOCK, DIAGONAL, LINEAR = RecurrenceClass
 
 
@@ -52,6 +54,30 @@ class LRU(Cell):
     im = a_re * im_prev + a_im * re_prev + x @ w_im
     y = tanh(re @ v)
     outputs = re, im, y
+
+
+class Heads(Cell):
+    """Units of a head read each other; heads do not."""
+
+    x, h_prev = Input(I), State(K, D)
+    w, r = Weight(I, K, D), Weight(K, D, D)
+    h = tanh(x @ w + h_prev @ r)
+
+
+class HeadsApart(Cell):
+    """Heads of units that read only themselves."""
+
+    x, h_prev = Input(I), State(K, D)
+    w, a = Weight(I, K, D), Weight(K, D)
+    h = sigmoid(a) * h_prev + x @ w
+
+
+class HeadsMixed(Cell):
+    """A sum over all heads: every unit reads every other."""
+
+    x, h_prev = Input(I), State(K, D)
+    w, r = Weight(I, K, D), Weight(K, D, D)
+    h = tanh(x @ w + h_prev @ r) + mean(h_prev, axis=all)
 
 
 class MinLSTM(Cell):
@@ -138,6 +164,9 @@ class Forgetful(Cell):
         (Peak, DIAGONAL, 0),
         (Stopped, DIAGONAL, 0),
         (Squared, DIAGONAL, 0),
+        (Heads, BLOCK, 1),
+        (HeadsApart, LINEAR, 0),
+        (HeadsMixed, DENSE, 1),
         (MinGRU, LINEAR, 0),
         (MinLSTM, LINEAR, 0),
         (LRU, LINEAR, 0),
