@@ -120,7 +120,7 @@ class _Flattener:
         return expression.func(*(flat_args[argument] for argument in expression.args))
 
 
-_WORDS = {"sum_to": "sum", "transpose": "transposed"}
+_WORDS = {"sum_to": "sum", "transpose": "transposed", "first_max": "largest"}
 """What the name of an operator's result starts with, where its operands alone would not tell."""
 
 

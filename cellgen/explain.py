@@ -320,8 +320,11 @@ def multiply_adds(program: Program) -> Expr:
         if statement.is_pointwise or not OPERATORS[statement.op].is_product:
             continue
         a, b = statement.expression.operands[-2:]
-        outer = statement.op.startswith("outer")
-        total += Mul(*a.shape, b.shape[-1]) if outer else Mul(*statement.target.shape, a.shape[-1])
+        by_head, units = "_heads" in statement.op, b.shape[-1:]
+        if statement.op.startswith("outer"):
+            total += Mul(*a.shape, *(units if by_head else b.shape[1:]))
+        else:  # a product from heads contracts heads and units
+            total += Mul(*statement.target.shape, *(a.shape[-1:] if by_head else a.shape[1:]))
     return total
 
 
@@ -398,7 +401,7 @@ def _threads_row(plan: SequencePlan, shape: Shape, part: Part) -> Row:
         return Row(what + "threads share the units of a step and meet after each stage", why)
     why = f"{_count(rows, 'row')} are enough, and {weights} of weights fit a core's cache"
     if not part.can_split_units:
-        why = "a sum over units needs whole rows"
+        why = "a sum over units, or a head, needs whole rows"
     return Row(what + "threads share the rows of all steps and never meet", why)
 
 

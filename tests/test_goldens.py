@@ -36,6 +36,7 @@ BEYOND = {
     ("gru", "cell:gru_reset_after fwd", "median nrm"): FEW.format(1),
     ("lstm", "cell:lstm fwd", "median elt"): FEW.format(2),
     ("lstm", "torch.nn.LSTMCell fwd", "median elt"): FEW.format(4),
+    ("slstm_heads", "cell:slstm_sigf_heads2 fwd", "worst elt"): ROUNDING.format(8),
     ("li_gru", "cell:ligru fwd", "median nrm"): FEW.format(1),
     ("ind_rnn", "cell:indrnn_tanh fwd", "median elt"): FEW.format(1),
     ("min_gru", "cell:mingru fwd", "median elt"): FEW.format(1),

@@ -29,7 +29,7 @@ from cellgen import (
 )
 from cellgen import sum as units_sum
 from cellgen.abi import axis_length
-from cellgen.cells import GRU, LSTM, Elman, GRUBlockCell, GRUResetBefore
+from cellgen.cells import GRU, LSTM, Elman, GRUBlockCell, GRUResetBefore, SLSTMHeads
 from cellgen.check import check
 from cellgen.errors import ArgumentError
 from cellgen.over_time import STEP, run_steps
@@ -403,3 +403,34 @@ def test_work_on_weights_alone_is_done_once_a_sequence():
             assert not isinstance(stage, Loop) or stage.space[0] == B
     report = check(NormalisedWeights)
     assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("sizes", [(5, 7, 6, 3, 40), (1, 3, 4, 2, 33), (6, 1, 3, 4, 16)], ids=str)
+def test_heads_run_side_by_side_with_equal_results_for_any_number_of_threads(sizes):
+    """Heads of several blocks of units, and of less than one; rows shared, and one row."""
+    kernel, sizes = kernel_of(SLSTMHeads), dict(zip("TBIKD", sizes, strict=True))
+    rng = np.random.default_rng(0)
+    arguments = {
+        a.name: 0.5 * rng.standard_normal([sizes[axis] for axis in a.shape])
+        for a in kernel.sequence_forward.function.arguments
+    }
+    arguments["n_prev"] = np.abs(arguments["n_prev"]) + 1
+    given, runs = {}, []
+    for threads in (1, 2, 3):
+        result = kernel.sequence_forward(**arguments, save=True, threads=threads)
+        outputs = {name: getattr(result, name) for name in "hcnm"}
+        given = given or {f"d_{n}": rng.standard_normal(a.shape) for n, a in outputs.items()}
+        gradients = kernel.sequence_backward(
+            **arguments, **outputs, **given, saved=result.saved, threads=threads
+        )
+        runs.append([a.tobytes() for a in (*outputs.values(), *gradients)])
+    assert all(run == runs[0] for run in runs)
+    for name, array in run_steps(SLSTMHeads.definition, arguments, sizes).outputs.items():
+        assert_close(name, outputs[name], array, np.float64)
+    for name in ("x", "h_prev", "r_f", "w_z"):
+        direction = rng.standard_normal(arguments[name].shape)
+        moved = {**arguments, name: arguments[name] + 1j * STEP * direction}
+        stepped = run_steps(SLSTMHeads.definition, moved, sizes).outputs
+        loss = sum(np.sum(a * given[f"d_{n}"]) for n, a in stepped.items())
+        terms = getattr(gradients, f"d_{name}") * direction
+        assert abs(np.sum(terms) - np.imag(loss) / STEP) <= 1e-12 * np.sum(np.abs(terms)), name

@@ -769,7 +769,7 @@ class _PartWriter(LoopWriter):
         call = routine_call(stage, rows, a, self.stride(stage.a), y, self.stride(stage.target))
         return StageContext(
             name=name,
-            kind="product",
+            kind="routine",
             comment=describe(stage.statement),
             prelude=self._preludes([stage.a.buffer], [stage.target.buffer]),
             ahead=[],
