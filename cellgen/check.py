@@ -43,6 +43,10 @@ FLOAT64_BAR = 1e-13
 """Two float64 evaluations of the same equations: 450 times the spacing of float64, room for sums of
 some hundred terms in another order. An error in the mathematics is of order 1, not 1e-13."""
 
+CONDITION = 32
+"""How far one rounding may spread, in largest entries of a gradient, within the bar's own room. All cells that ship stay below it but the liquid time-constant network, whose sub-steps divide by
+small sums: one rounding moves its gradients by 3000 roundings, which then is the measure."""
+
 C_BARS = {"float32": 2.0**-19, "float64": 2.0**-48}
 """C against the interpreter: 16 units in the last place of what rounding each value once can do
 (``_scales``). A function may be off by 4 (decision 24), a chain of 34 products by sqrt(34) / 2; the
@@ -427,13 +431,17 @@ def _prove_gradients(subject: _Subject, rng: np.random.Generator) -> list[Row]:
         near += point.near_kinks
         known = _run_all(subject.programs, point)
         for program in functions:
+            inputs = {str(v.name): known[str(v.name)] for v in program.arguments}
+            scales = _scales(program, inputs, point.sizes, known, rng)
             for result in program.results:
                 value = _source_of(subject.programs, result)
                 name = str(result.name)
                 if value is None or (stepped := _stepped(subject, value, point)) is None:
                     skipped[program.function][name] = "no value of the forward program to step"
                     continue
-                error = _error(known[name], stepped, _largest(stepped))
+                error = _error(
+                    known[name], stepped, max(_largest(stepped), scales[name] / CONDITION)
+                )
                 _raise_to(errors[program.function], name, error)
     kinked = any(
         node.row.kinks for s in subject.plain.statements for node in s.expression.atoms(Pointwise)
