@@ -44,8 +44,11 @@ FLOAT64_BAR = 1e-13
 some hundred terms in another order. An error in the mathematics is of order 1, not 1e-13."""
 
 CONDITION = 32
-"""How far one rounding may spread, in largest entries of a gradient, within the bar's own room. All cells that ship stay below it but the liquid time-constant network, whose sub-steps divide by
-small sums: one rounding moves its gradients by 3000 roundings, which then is the measure."""
+"""How far one rounding may spread, in largest entries of a gradient, within the bar's own room.
+
+All cells that ship stay below it but the liquid time-constant network, whose sub-steps divide by
+small sums: one rounding moves its gradients by 3000 roundings, which then is the measure.
+"""
 
 C_BARS = {"float32": 2.0**-19, "float64": 2.0**-48}
 """C against the interpreter: 16 units in the last place of what rounding each value once can do
