@@ -128,6 +128,9 @@ def explain_cell(
         int | None, typer.Option(metavar="N", help="Threads; all processors when left out.")
     ] = None,
     dtype: Annotated[str, typer.Option(metavar="DTYPE", help="float32 or float64.")] = "float32",
+    target: Annotated[
+        str, typer.Option("--target", metavar="c|cuda", help="What it runs on.")
+    ] = "c",
     as_json: JsonOption = False,
 ) -> None:
     """Explain how a cell runs over time: its plan, and the reason for each choice."""
@@ -135,8 +138,17 @@ def explain_cell(
         from cellgen import api, terminal
         from cellgen.explain import explain, shape_of
         from cellgen.find import find_one
+        from cellgen.pipeline import explain_cuda
         from cellgen.threads import thread_count
 
+        if target not in ("c", "cuda"):
+            raise UsageError(f"--target {target}: expected c or cuda")
+        if target == "cuda":
+            if shape or threads is not None:
+                raise UsageError("--shape and --threads explain the C; leave them out for cuda")
+            on_device = explain_cuda(find_one(cell))
+            terminal.print_json(on_device) if as_json else typer.echo("\n".join(on_device))
+            return
         if dtype not in ("float32", "float64"):
             raise UsageError(f"--dtype {dtype!r}: expected float32 or float64")
         if not shape and threads is not None:
