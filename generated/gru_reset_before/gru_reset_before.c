@@ -1086,9 +1086,9 @@ typedef struct {
     real *deferred_8_panel_1; /* packed weights */
     real *deferred_8_panel_2; /* packed weights */
     real *deferred_8_panel_3; /* packed weights */
-    real *reverse_d_h_in; /* of one step */
     real *d_n_bar_time; /* kept at every step */
     real *d_z_bar_time; /* kept at every step */
+    real *reverse_d_h_prev_direct; /* of one step */
     real *reverse_d_h_prev_r; /* of one step */
     real *d_r_bar_time; /* kept at every step */
     real *deferred_h_prev_r; /* of a chunk */
@@ -1122,9 +1122,9 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_1)(
     const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
     const real *z_rows = memory->args->z + step * nB * nH;
     const real *n_rows = memory->args->n + step * nB * nH;
-    real *d_h_in_rows = memory->reverse_d_h_in;
     real *d_n_bar_rows = memory->d_n_bar_time + step * nB * nH;
     real *d_z_bar_rows = memory->d_z_bar_time + step * nB * nH;
+    real *d_h_prev_direct_rows = memory->reverse_d_h_prev_direct;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
@@ -1132,16 +1132,17 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_1)(
      * d_n = d_h_in * (1 - z)
      * d_n_bar = d_n * (1 - n**2)
      * d_z = d_h_in * (h_prev - n)
-     * d_z_bar = d_z * (1 - z) * z */
+     * d_z_bar = d_z * (1 - z) * z
+     * d_h_prev_direct = d_h_in * z */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_h_row = d_h_rows + row * d_h_stride + first;
         const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
         const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
         const real *z_row = z_rows + row * nH + first;
         const real *n_row = n_rows + row * nH + first;
-        real *d_h_in_row = d_h_in_rows + row * nH + first;
         real *d_n_bar_row = d_n_bar_rows + row * nH + first;
         real *d_z_bar_row = d_z_bar_rows + row * nH + first;
+        real *d_h_prev_direct_row = d_h_prev_direct_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_h = d_h_row[unit];
@@ -1150,11 +1151,11 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_1)(
             const real z = z_row[unit];
             const real n = n_row[unit];
             const real d_h_in = d_h + d_h_next;
-            d_h_in_row[unit] = d_h_in;
             const real d_n = d_h_in * (1 - z);
             d_n_bar_row[unit] = d_n * (1 - n * n);
             const real d_z = d_h_in * (h_prev - n);
             d_z_bar_row[unit] = d_z * (1 - z) * z;
+            d_h_prev_direct_row[unit] = d_h_in * z;
         }
     }
 }
@@ -1265,9 +1266,8 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_r_bar_rows = memory->d_r_bar_time + step * nB * nH;
     const real *d_z_bar_rows = memory->d_z_bar_time + step * nB * nH;
-    const real *d_h_in_rows = memory->reverse_d_h_in;
     const real *d_h_prev_r_rows = memory->reverse_d_h_prev_r;
-    const real *z_rows = memory->args->z + step * nB * nH;
+    const real *d_h_prev_direct_rows = memory->reverse_d_h_prev_direct;
     const real *r_rows = memory->args->r + step * nB * nH;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
@@ -1298,40 +1298,36 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3)(
                           memory->reverse_3_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
                           cg_ahead(memory->reverse_3_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
-                /* d_h_prev = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar */
+                /* d_h_prev = d_h_prev_r * r + d_h_prev_1_d_z_bar + d_h_prev_direct */
                 for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
                     const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH + first;
                     const real *d_h_prev_1_d_z_bar_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *z_row = z_rows + row * nH + first;
+                    const real *d_h_prev_direct_row = d_h_prev_direct_rows + row * nH + first;
                     const real *r_row = r_rows + row * nH + first;
                     real *d_h_prev_row = d_h_prev_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
                         const real d_h_prev_r = d_h_prev_r_row[unit];
                         const real d_h_prev_1_d_z_bar = d_h_prev_1_d_z_bar_row[unit];
-                        const real z = z_row[unit];
+                        const real d_h_prev_direct = d_h_prev_direct_row[unit];
                         const real r = r_row[unit];
-                        d_h_prev_row[unit] = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar;
+                        d_h_prev_row[unit] = d_h_prev_r * r + d_h_prev_1_d_z_bar + d_h_prev_direct;
                     }
                 }
 } else {
                 for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
                     const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH + first;
                     const real *d_h_prev_1_d_z_bar_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *z_row = z_rows + row * nH + first;
+                    const real *d_h_prev_direct_row = d_h_prev_direct_rows + row * nH + first;
                     const real *r_row = r_rows + row * nH + first;
                     real *d_h_prev_row = d_h_prev_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
                         const real d_h_prev_r = d_h_prev_r_row[unit];
                         const real d_h_prev_1_d_z_bar = d_h_prev_1_d_z_bar_row[unit];
-                        const real z = z_row[unit];
+                        const real d_h_prev_direct = d_h_prev_direct_row[unit];
                         const real r = r_row[unit];
-                        d_h_prev_row[unit] = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar;
+                        d_h_prev_row[unit] = d_h_prev_r * r + d_h_prev_1_d_z_bar + d_h_prev_direct;
                     }
                 }
 }
@@ -1788,11 +1784,11 @@ static int64_t CELLGEN_NAME(gru_reset_before_sequence_backward_place)(
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(gru_reset_before_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_n_bar_time, real, !consume, nT * nB * nH);
     CELLGEN_PLACE(memory->d_z_bar_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_h_prev_direct, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_d_h_prev_r, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_r_bar_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_r_bar_time, real, !consume, nT * nB * nH);
     CELLGEN_PLACE(memory->deferred_h_prev_r, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
@@ -1943,7 +1939,8 @@ int CELLGEN_NAME(gru_reset_before_sequence_backward)(int64_t nT, int64_t nB, int
     here.gather = here.counts || !even;
     here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
-    if (options && options->consume) here.d_n_bar_time = (real *)(uintptr_t)args->n;
+    if (options && options->consume) here.d_n_bar_time = (real *)(uintptr_t)args->z;
+    if (options && options->consume) here.d_r_bar_time = (real *)(uintptr_t)args->n;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
     here.pack_late = plan.pack_late && !here.packed;

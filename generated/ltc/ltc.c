@@ -2279,6 +2279,7 @@ typedef struct {
     real *reverse_h_3; /* of one step */
     real *reverse_h_4; /* of one step */
     real *d_f_6_pre_time; /* kept at every step */
+    real *reverse_d_h_5_direct; /* of one step */
     real *d_h_5_time; /* kept at every step */
     real *d_f_5_pre_time; /* kept at every step */
     real *d_h_4_time; /* kept at every step */
@@ -2403,6 +2404,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
     real *h_3_rows = memory->reverse_h_3;
     real *h_4_rows = memory->reverse_h_4;
     real *d_f_6_pre_rows = memory->d_f_6_pre_time + step * nB * nH;
+    real *d_h_5_direct_rows = memory->reverse_d_h_5_direct;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
@@ -2412,7 +2414,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
      * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1)
      * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1)
      * d_f_6 = d_h_in * (a * dt / ((1 / tau + f_6) * dt + 1) - (a * dt * f_6 + h_5) * dt / ((1 / tau + f_6) * dt + 1)**2)
-     * d_f_6_pre = d_f_6 * (1 - f_6) * f_6 */
+     * d_f_6_pre = d_f_6 * (1 - f_6) * f_6
+     * d_h_5_direct = d_h_in / ((1 / tau + f_6) * dt + 1) */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_h_in_row = d_h_in_rows + row * nH + first;
         const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
@@ -2430,6 +2433,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
         real *h_3_row = h_3_rows + row * nH + first;
         real *h_4_row = h_4_rows + row * nH + first;
         real *d_f_6_pre_row = d_f_6_pre_rows + row * nH + first;
+        real *d_h_5_direct_row = d_h_5_direct_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_h_in = d_h_in_row[unit];
@@ -2453,6 +2457,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
             const real h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
             const real d_f_6 = d_h_in * (a * dt / ((1 / tau + f_6) * dt + 1) - (a * dt * f_6 + h_5) * dt / (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)));
             d_f_6_pre_row[unit] = d_f_6 * (1 - f_6) * f_6;
+            d_h_5_direct_row[unit] = d_h_in / ((1 / tau + f_6) * dt + 1);
         }
     }
 }
@@ -2467,13 +2472,12 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_f_6_pre_rows = memory->d_f_6_pre_time + step * nB * nH;
-    const real *d_h_in_rows = memory->d_h_in_time + step * nB * nH;
+    const real *d_h_5_direct_rows = memory->reverse_d_h_5_direct;
     const real *a_rows = memory->args->a;
     const real *tau_rows = memory->args->tau;
     const real *dt_rows = memory->reverse_dt;
     const real *h_4_rows = memory->reverse_h_4;
     const real *f_5_rows = memory->args->f_5 + step * nB * nH;
-    const real *f_6_rows = memory->args->f_6 + step * nB * nH;
     real *d_h_5_rows = memory->d_h_5_time + step * nB * nH;
     real *d_f_5_pre_rows = memory->d_f_5_pre_time + step * nB * nH;
 
@@ -2499,30 +2503,28 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
                           memory->reverse_4_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
                           cg_ahead(memory->reverse_4_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
-                /* d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1
+                /* d_h_5 = d_h_5_1 + d_h_5_direct
                  * d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / ((1 / tau + f_5) * dt + 1)**2)
                  * d_f_5_pre = d_f_5 * (1 - f_5) * f_5 */
                 for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
                     const real *d_h_5_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *d_h_5_direct_row = d_h_5_direct_rows + row * nH + first;
                     const real *a_row = a_rows + first;
                     const real *tau_row = tau_rows + first;
                     const real dt = *(dt_rows + row * 1);
                     const real *h_4_row = h_4_rows + row * nH + first;
                     const real *f_5_row = f_5_rows + row * nH + first;
-                    const real *f_6_row = f_6_rows + row * nH + first;
                     real *d_h_5_row = d_h_5_rows + row * nH + first;
                     real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
                         const real d_h_5_1 = d_h_5_1_row[unit];
+                        const real d_h_5_direct = d_h_5_direct_row[unit];
                         const real a = a_row[unit];
                         const real tau = tau_row[unit];
                         const real h_4 = h_4_row[unit];
                         const real f_5 = f_5_row[unit];
-                        const real f_6 = f_6_row[unit];
-                        const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
+                        const real d_h_5 = d_h_5_1 + d_h_5_direct;
                         d_h_5_row[unit] = d_h_5;
                         const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
                         d_f_5_pre_row[unit] = d_f_5 * (1 - f_5) * f_5;
@@ -2530,26 +2532,24 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
                 }
 } else {
                 for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
                     const real *d_h_5_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *d_h_5_direct_row = d_h_5_direct_rows + row * nH + first;
                     const real *a_row = a_rows + first;
                     const real *tau_row = tau_rows + first;
                     const real dt = *(dt_rows + row * 1);
                     const real *h_4_row = h_4_rows + row * nH + first;
                     const real *f_5_row = f_5_rows + row * nH + first;
-                    const real *f_6_row = f_6_rows + row * nH + first;
                     real *d_h_5_row = d_h_5_rows + row * nH + first;
                     real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
                         const real d_h_5_1 = d_h_5_1_row[unit];
+                        const real d_h_5_direct = d_h_5_direct_row[unit];
                         const real a = a_row[unit];
                         const real tau = tau_row[unit];
                         const real h_4 = h_4_row[unit];
                         const real f_5 = f_5_row[unit];
-                        const real f_6 = f_6_row[unit];
-                        const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
+                        const real d_h_5 = d_h_5_1 + d_h_5_direct;
                         d_h_5_row[unit] = d_h_5;
                         const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
                         d_f_5_pre_row[unit] = d_f_5 * (1 - f_5) * f_5;
@@ -3750,6 +3750,7 @@ static int64_t CELLGEN_NAME(ltc_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_h_3, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_h_4, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_f_6_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_h_5_direct, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_h_5_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_f_5_pre_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_h_4_time, real, 1, nT * nB * nH);

@@ -950,8 +950,9 @@ typedef struct {
     real *reverse_3_panel_1; /* packed weights */
     real *deferred_6_panel_1; /* packed weights */
     real *deferred_6_panel_2; /* packed weights */
-    real *reverse_d_h_in; /* of one step */
     real *d_n_pre_time; /* kept at every step */
+    real *reverse_d_f_direct; /* of one step */
+    real *reverse_d_h_prev_direct; /* of one step */
     real *reverse_d_h_prev_f; /* of one step */
     real *d_f_pre_time; /* kept at every step */
     real *deferred_h_prev_f; /* of a chunk */
@@ -980,33 +981,43 @@ static void CELLGEN_NAME(mgu_sequence_backward_reverse_1)(
     const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
         : memory->args->d_h_last ? memory->args->d_h_last : memory->zeros;
     const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
+    const real *h_prev_rows = memory->guarded ? memory->now_h_prev
+        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
+    const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
     const real *f_rows = memory->args->f + step * nB * nH;
     const real *n_rows = memory->args->n + step * nB * nH;
-    real *d_h_in_rows = memory->reverse_d_h_in;
     real *d_n_pre_rows = memory->d_n_pre_time + step * nB * nH;
+    real *d_f_direct_rows = memory->reverse_d_f_direct;
+    real *d_h_prev_direct_rows = memory->reverse_d_h_prev_direct;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
     /* d_h_in = d_h + d_h_next
      * d_n = d_h_in * f
-     * d_n_pre = d_n * (1 - n**2) */
+     * d_n_pre = d_n * (1 - n**2)
+     * d_f_direct = d_h_in * (n - h_prev)
+     * d_h_prev_direct = d_h_in * (1 - f) */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_h_row = d_h_rows + row * d_h_stride + first;
         const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
+        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
         const real *f_row = f_rows + row * nH + first;
         const real *n_row = n_rows + row * nH + first;
-        real *d_h_in_row = d_h_in_rows + row * nH + first;
         real *d_n_pre_row = d_n_pre_rows + row * nH + first;
+        real *d_f_direct_row = d_f_direct_rows + row * nH + first;
+        real *d_h_prev_direct_row = d_h_prev_direct_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_h = d_h_row[unit];
             const real d_h_next = d_h_next_row[unit];
+            const real h_prev = h_prev_row[unit];
             const real f = f_row[unit];
             const real n = n_row[unit];
             const real d_h_in = d_h + d_h_next;
-            d_h_in_row[unit] = d_h_in;
             const real d_n = d_h_in * f;
             d_n_pre_row[unit] = d_n * (1 - n * n);
+            d_f_direct_row[unit] = d_h_in * (n - h_prev);
+            d_h_prev_direct_row[unit] = d_h_in * (1 - f);
         }
     }
 }
@@ -1021,13 +1032,12 @@ static void CELLGEN_NAME(mgu_sequence_backward_reverse_2)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_n_pre_rows = memory->d_n_pre_time + step * nB * nH;
-    const real *d_h_in_rows = memory->reverse_d_h_in;
     real *d_h_prev_f_rows = memory->reverse_d_h_prev_f;
+    const real *d_f_direct_rows = memory->reverse_d_f_direct;
     const real *h_prev_rows = memory->guarded ? memory->now_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
     const real *f_rows = memory->args->f + step * nB * nH;
-    const real *n_rows = memory->args->n + step * nB * nH;
     real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
@@ -1072,42 +1082,38 @@ static void CELLGEN_NAME(mgu_sequence_backward_reverse_2)(
                 }
 }
             if (units == width) { /* a whole block: its width is known */
-                /* d_f = d_h_in * (n - h_prev) + d_h_prev_f * h_prev
+                /* d_f = d_h_prev_f * h_prev + d_f_direct
                  * d_f_pre = d_f * (1 - f) * f */
                 for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
                     const real *d_h_prev_f_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *d_f_direct_row = d_f_direct_rows + row * nH + first;
                     const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
                     const real *f_row = f_rows + row * nH + first;
-                    const real *n_row = n_rows + row * nH + first;
                     real *d_f_pre_row = d_f_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
                         const real d_h_prev_f = d_h_prev_f_row[unit];
+                        const real d_f_direct = d_f_direct_row[unit];
                         const real h_prev = h_prev_row[unit];
                         const real f = f_row[unit];
-                        const real n = n_row[unit];
-                        const real d_f = d_h_in * (n - h_prev) + d_h_prev_f * h_prev;
+                        const real d_f = d_h_prev_f * h_prev + d_f_direct;
                         d_f_pre_row[unit] = d_f * (1 - f) * f;
                     }
                 }
 } else {
                 for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
                     const real *d_h_prev_f_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *d_f_direct_row = d_f_direct_rows + row * nH + first;
                     const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
                     const real *f_row = f_rows + row * nH + first;
-                    const real *n_row = n_rows + row * nH + first;
                     real *d_f_pre_row = d_f_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
                         const real d_h_prev_f = d_h_prev_f_row[unit];
+                        const real d_f_direct = d_f_direct_row[unit];
                         const real h_prev = h_prev_row[unit];
                         const real f = f_row[unit];
-                        const real n = n_row[unit];
-                        const real d_f = d_h_in * (n - h_prev) + d_h_prev_f * h_prev;
+                        const real d_f = d_h_prev_f * h_prev + d_f_direct;
                         d_f_pre_row[unit] = d_f * (1 - f) * f;
                     }
                 }
@@ -1126,8 +1132,8 @@ static void CELLGEN_NAME(mgu_sequence_backward_reverse_3)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
-    const real *d_h_in_rows = memory->reverse_d_h_in;
     const real *d_h_prev_f_rows = memory->reverse_d_h_prev_f;
+    const real *d_h_prev_direct_rows = memory->reverse_d_h_prev_direct;
     const real *f_rows = memory->args->f + step * nB * nH;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
@@ -1153,36 +1159,36 @@ static void CELLGEN_NAME(mgu_sequence_backward_reverse_3)(
                           memory->reverse_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
                           cg_ahead(memory->reverse_3_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
-                /* d_h_prev = d_h_in * (1 - f) + d_h_prev_f * f + d_h_prev_1 */
+                /* d_h_prev = d_h_prev_f * f + d_h_prev_1 + d_h_prev_direct */
                 for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
                     const real *d_h_prev_f_row = d_h_prev_f_rows + row * nH + first;
                     const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *d_h_prev_direct_row = d_h_prev_direct_rows + row * nH + first;
                     const real *f_row = f_rows + row * nH + first;
                     real *d_h_prev_row = d_h_prev_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
                         const real d_h_prev_f = d_h_prev_f_row[unit];
                         const real d_h_prev_1 = d_h_prev_1_row[unit];
+                        const real d_h_prev_direct = d_h_prev_direct_row[unit];
                         const real f = f_row[unit];
-                        d_h_prev_row[unit] = d_h_in * (1 - f) + d_h_prev_f * f + d_h_prev_1;
+                        d_h_prev_row[unit] = d_h_prev_f * f + d_h_prev_1 + d_h_prev_direct;
                     }
                 }
 } else {
                 for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
                     const real *d_h_prev_f_row = d_h_prev_f_rows + row * nH + first;
                     const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *d_h_prev_direct_row = d_h_prev_direct_rows + row * nH + first;
                     const real *f_row = f_rows + row * nH + first;
                     real *d_h_prev_row = d_h_prev_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
                         const real d_h_prev_f = d_h_prev_f_row[unit];
                         const real d_h_prev_1 = d_h_prev_1_row[unit];
+                        const real d_h_prev_direct = d_h_prev_direct_row[unit];
                         const real f = f_row[unit];
-                        d_h_prev_row[unit] = d_h_in * (1 - f) + d_h_prev_f * f + d_h_prev_1;
+                        d_h_prev_row[unit] = d_h_prev_f * f + d_h_prev_1 + d_h_prev_direct;
                     }
                 }
 }
@@ -1566,10 +1572,11 @@ static int64_t CELLGEN_NAME(mgu_sequence_backward_place)(
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(mgu_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_n_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_n_pre_time, real, !consume, nT * nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_f_direct, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_h_prev_direct, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_d_h_prev_f, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_f_pre_time, real, !consume, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_f_pre_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->deferred_h_prev_f, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
@@ -1706,7 +1713,7 @@ int CELLGEN_NAME(mgu_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.gather = here.counts || !even;
     here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
-    if (options && options->consume) here.d_f_pre_time = (real *)(uintptr_t)args->n;
+    if (options && options->consume) here.d_n_pre_time = (real *)(uintptr_t)args->n;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
     here.pack_late = plan.pack_late && !here.packed;

@@ -753,71 +753,77 @@ typedef struct {
 
 /* d_h_in = d_h + d_h_next
  * d_n = d_h_in * f
- * d_n_pre = d_n * (1 - n**2) */
+ * d_n_pre = d_n * (1 - n**2)
+ * d_f_direct = d_h_in * (n - h_prev)
+ * d_h_prev_direct = d_h_in * (1 - f) */
 __global__ void CELLGEN_CUDA_NAME(mgu_reverse_1)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_h_rows,
     cellgen_rows<const real> d_h_next_rows,
+    cellgen_rows<const store> h_prev_rows,
     cellgen_rows<const store> f_rows,
     cellgen_rows<const store> n_rows,
-    cellgen_rows<real> d_h_in_rows,
-    cellgen_rows<store> d_n_pre_rows)
+    cellgen_rows<store> d_n_pre_rows,
+    cellgen_rows<real> d_f_direct_rows,
+    cellgen_rows<real> d_h_prev_direct_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     const real d_h = cg_load_or_zero(d_h_rows, row, unit);
     const real d_h_next = cg_load(d_h_next_rows, row, unit);
+    const real h_prev = cg_load(h_prev_rows, row, unit);
     const real f = cg_load(f_rows, row, unit);
     const real n = cg_load(n_rows, row, unit);
     const real d_h_in = d_h + d_h_next;
-    cg_store(d_h_in_rows, row, unit, d_h_in);
     const real d_n = d_h_in * f;
     const real d_n_pre = d_n * (1 - n * n);
     cg_store(d_n_pre_rows, row, unit, d_n_pre);
+    const real d_f_direct = d_h_in * (n - h_prev);
+    cg_store(d_f_direct_rows, row, unit, d_f_direct);
+    const real d_h_prev_direct = d_h_in * (1 - f);
+    cg_store(d_h_prev_direct_rows, row, unit, d_h_prev_direct);
 }
 
-/* d_f = d_h_in * (n - h_prev) + d_h_prev_f * h_prev
+/* d_f = d_h_prev_f * h_prev + d_f_direct
  * d_f_pre = d_f * (1 - f) * f */
 __global__ void CELLGEN_CUDA_NAME(mgu_reverse_2)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_h_in_rows,
     cellgen_rows<const real> d_h_prev_f_rows,
+    cellgen_rows<const real> d_f_direct_rows,
     cellgen_rows<const store> h_prev_rows,
     cellgen_rows<const store> f_rows,
-    cellgen_rows<const store> n_rows,
     cellgen_rows<store> d_f_pre_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
-    const real d_h_in = cg_load(d_h_in_rows, row, unit);
     const real d_h_prev_f = cg_load(d_h_prev_f_rows, row, unit);
+    const real d_f_direct = cg_load(d_f_direct_rows, row, unit);
     const real h_prev = cg_load(h_prev_rows, row, unit);
     const real f = cg_load(f_rows, row, unit);
-    const real n = cg_load(n_rows, row, unit);
-    const real d_f = d_h_in * (n - h_prev) + d_h_prev_f * h_prev;
+    const real d_f = d_h_prev_f * h_prev + d_f_direct;
     const real d_f_pre = d_f * (1 - f) * f;
     cg_store(d_f_pre_rows, row, unit, d_f_pre);
 }
 
-/* d_h_prev = d_h_in * (1 - f) + d_h_prev_f * f + d_h_prev_1 */
+/* d_h_prev = d_h_prev_f * f + d_h_prev_1 + d_h_prev_direct */
 __global__ void CELLGEN_CUDA_NAME(mgu_reverse_3)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_h_in_rows,
     cellgen_rows<const real> d_h_prev_f_rows,
     cellgen_rows<const real> d_h_prev_1_rows,
+    cellgen_rows<const real> d_h_prev_direct_rows,
     cellgen_rows<const store> f_rows,
     cellgen_rows<real> d_h_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
-    const real d_h_in = cg_load(d_h_in_rows, row, unit);
     const real d_h_prev_f = cg_load(d_h_prev_f_rows, row, unit);
     const real d_h_prev_1 = cg_load(d_h_prev_1_rows, row, unit);
+    const real d_h_prev_direct = cg_load(d_h_prev_direct_rows, row, unit);
     const real f = cg_load(f_rows, row, unit);
-    const real d_h_prev = d_h_in * (1 - f) + d_h_prev_f * f + d_h_prev_1;
+    const real d_h_prev = d_h_prev_f * f + d_h_prev_1 + d_h_prev_direct;
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
@@ -874,7 +880,8 @@ __global__ void CELLGEN_CUDA_NAME(mgu_reverse_block)(
     CELLGEN_CUDA_NAME(mgu_cuda_sequence_backward_args) call,
     store *adjoints,
     real *d_h_prev_pair,
-    real *reverse_d_h_in,
+    real *reverse_d_f_direct,
+    real *reverse_d_h_prev_direct,
     real *reverse_2_sums,
     real *reverse_3_sums)
 {
@@ -896,42 +903,48 @@ __global__ void CELLGEN_CUDA_NAME(mgu_reverse_block)(
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_h_in = d_h + d_h_next
              * d_n = d_h_in * f
-             * d_n_pre = d_n * (1 - n**2) */
+             * d_n_pre = d_n * (1 - n**2)
+             * d_f_direct = d_h_in * (n - h_prev)
+             * d_h_prev_direct = d_h_in * (1 - f) */
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
             const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
             const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
-            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
             const cellgen_rows<store> d_n_pre_rows = cg_rows(adjoints + step * nB * (2 * nH), (2 * nH));
+            const cellgen_rows<real> d_f_direct_rows = cg_rows(reverse_d_f_direct, nH);
+            const cellgen_rows<real> d_h_prev_direct_rows = cg_rows(reverse_d_h_prev_direct, nH);
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
+            const real h_prev = cg_load(h_prev_rows, row, unit);
             const real f = cg_load(f_rows, row, unit);
             const real n = cg_load(n_rows, row, unit);
             const real d_h_in = d_h + d_h_next;
-            cg_store(d_h_in_rows, row, unit, d_h_in);
             const real d_n = d_h_in * f;
             const real d_n_pre = d_n * (1 - n * n);
             cg_store(d_n_pre_rows, row, unit, d_n_pre);
+            const real d_f_direct = d_h_in * (n - h_prev);
+            cg_store(d_f_direct_rows, row, unit, d_f_direct);
+            const real d_h_prev_direct = d_h_in * (1 - f);
+            cg_store(d_h_prev_direct_rows, row, unit, d_h_prev_direct);
 }
         __syncthreads();
         /* d_n_pre @ [u_n.T] */
         cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (2 * nH), (2 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
-            /* d_f = d_h_in * (n - h_prev) + d_h_prev_f * h_prev
+            /* d_f = d_h_prev_f * h_prev + d_f_direct
              * d_f_pre = d_f * (1 - f) * f */
-            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
             const cellgen_rows<const real> d_h_prev_f_rows = cg_in(reverse_2_sums, nH);
+            const cellgen_rows<const real> d_f_direct_rows = cg_in(reverse_d_f_direct, nH);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
             const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
-            const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
             const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH));
-            const real d_h_in = cg_load(d_h_in_rows, row, unit);
             const real d_h_prev_f = cg_load(d_h_prev_f_rows, row, unit);
+            const real d_f_direct = cg_load(d_f_direct_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
             const real f = cg_load(f_rows, row, unit);
-            const real n = cg_load(n_rows, row, unit);
-            const real d_f = d_h_in * (n - h_prev) + d_h_prev_f * h_prev;
+            const real d_f = d_h_prev_f * h_prev + d_f_direct;
             const real d_f_pre = d_f * (1 - f) * f;
             cg_store(d_f_pre_rows, row, unit, d_f_pre);
 }
@@ -940,17 +953,17 @@ __global__ void CELLGEN_CUDA_NAME(mgu_reverse_block)(
         cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (2 * nH) + nH, (2 * nH)), shared_2, cg_rows(reverse_3_sums, nH), 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
-            /* d_h_prev = d_h_in * (1 - f) + d_h_prev_f * f + d_h_prev_1 */
-            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
+            /* d_h_prev = d_h_prev_f * f + d_h_prev_1 + d_h_prev_direct */
             const cellgen_rows<const real> d_h_prev_f_rows = cg_in(reverse_2_sums, nH);
             const cellgen_rows<const real> d_h_prev_1_rows = cg_in(reverse_3_sums, nH);
+            const cellgen_rows<const real> d_h_prev_direct_rows = cg_in(reverse_d_h_prev_direct, nH);
             const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
             const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
-            const real d_h_in = cg_load(d_h_in_rows, row, unit);
             const real d_h_prev_f = cg_load(d_h_prev_f_rows, row, unit);
             const real d_h_prev_1 = cg_load(d_h_prev_1_rows, row, unit);
+            const real d_h_prev_direct = cg_load(d_h_prev_direct_rows, row, unit);
             const real f = cg_load(f_rows, row, unit);
-            const real d_h_prev = d_h_in * (1 - f) + d_h_prev_f * f + d_h_prev_1;
+            const real d_h_prev = d_h_prev_f * f + d_h_prev_1 + d_h_prev_direct;
             cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
         __syncthreads();
@@ -964,6 +977,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mgu_cuda_sequence_backward_workspace_
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
          + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
@@ -1004,7 +1018,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mgu_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
-    real *const reverse_d_h_in = (real *)(void *)memory;
+    real *const reverse_d_f_direct = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_h_prev_direct = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_2_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
@@ -1028,31 +1044,32 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mgu_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
     if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(mgu_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_3_sums);
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(mgu_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_f_direct, reverse_d_h_prev_direct, reverse_2_sums, reverse_3_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_reverse_1), nB, nH,
                 cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in(args->f + step * nB * nH, nH),
-                cg_in(args->n + step * nB * nH, nH),
-                cg_rows(reverse_d_h_in, nH),
-                cg_rows(adjoints + step * nB * (2 * nH), (2 * nH)));
-            /* d_n_pre @ [u_n.T] */
-            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (2 * nH), (2 * nH), args->u_n, nH, reverse_2_sums, nH, 0);
-            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_reverse_2), nB, nH,
-                cg_in(reverse_d_h_in, nH),
-                cg_in(reverse_2_sums, nH),
                 cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->f + step * nB * nH, nH),
                 cg_in(args->n + step * nB * nH, nH),
+                cg_rows(adjoints + step * nB * (2 * nH), (2 * nH)),
+                cg_rows(reverse_d_f_direct, nH),
+                cg_rows(reverse_d_h_prev_direct, nH));
+            /* d_n_pre @ [u_n.T] */
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (2 * nH), (2 * nH), args->u_n, nH, reverse_2_sums, nH, 0);
+            CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_reverse_2), nB, nH,
+                cg_in(reverse_2_sums, nH),
+                cg_in(reverse_d_f_direct, nH),
+                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->f + step * nB * nH, nH),
                 cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH)));
             /* d_f_pre @ [u_f.T] */
             cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (2 * nH) + nH, (2 * nH), args->u_f, nH, reverse_3_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_reverse_3), nB, nH,
-                cg_in(reverse_d_h_in, nH),
                 cg_in(reverse_2_sums, nH),
                 cg_in(reverse_3_sums, nH),
+                cg_in(reverse_d_h_prev_direct, nH),
                 cg_in(args->f + step * nB * nH, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
         }

@@ -1311,10 +1311,10 @@ typedef struct {
     real *deferred_11_panel_1; /* packed weights */
     real *deferred_11_panel_2; /* packed weights */
     real *deferred_11_panel_3; /* packed weights */
-    real *reverse_d_h_in; /* of one step */
     real *d_c_2_pre_time; /* kept at every step */
     real *d_t_2_pre_time; /* kept at every step */
     real *d_q_2_pre_time; /* kept at every step */
+    real *reverse_d_s_1_direct; /* of one step */
     real *reverse_d_s_1; /* of one step */
     real *d_c_1_pre_time; /* kept at every step */
     real *d_t_1_pre_time; /* kept at every step */
@@ -1354,10 +1354,10 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_1)(
     const real *q_2_rows = memory->args->q_2 + step * nB * nH;
     const real *t_2_rows = memory->args->t_2 + step * nB * nH;
     const real *c_2_rows = memory->args->c_2 + step * nB * nH;
-    real *d_h_in_rows = memory->reverse_d_h_in;
     real *d_c_2_pre_rows = memory->d_c_2_pre_time + step * nB * nH;
     real *d_t_2_pre_rows = memory->d_t_2_pre_time + step * nB * nH;
     real *d_q_2_pre_rows = memory->d_q_2_pre_time + step * nB * nH;
+    real *d_s_1_direct_rows = memory->reverse_d_s_1_direct;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
@@ -1368,7 +1368,8 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_1)(
      * d_t_2 = d_h_in * q_2
      * d_t_2_pre = d_t_2 * (1 - t_2) * t_2
      * d_q_2 = d_h_in * t_2
-     * d_q_2_pre = d_q_2 * (1 - q_2**2) */
+     * d_q_2_pre = d_q_2 * (1 - q_2**2)
+     * d_s_1_direct = d_h_in * c_2 */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_h_row = d_h_rows + row * d_h_stride + first;
         const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
@@ -1379,10 +1380,10 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_1)(
         const real *q_2_row = q_2_rows + row * nH + first;
         const real *t_2_row = t_2_rows + row * nH + first;
         const real *c_2_row = c_2_rows + row * nH + first;
-        real *d_h_in_row = d_h_in_rows + row * nH + first;
         real *d_c_2_pre_row = d_c_2_pre_rows + row * nH + first;
         real *d_t_2_pre_row = d_t_2_pre_rows + row * nH + first;
         real *d_q_2_pre_row = d_q_2_pre_rows + row * nH + first;
+        real *d_s_1_direct_row = d_s_1_direct_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_h = d_h_row[unit];
@@ -1395,7 +1396,6 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_1)(
             const real t_2 = t_2_row[unit];
             const real c_2 = c_2_row[unit];
             const real d_h_in = d_h + d_h_next;
-            d_h_in_row[unit] = d_h_in;
             const real s_1 = h_prev * c_1 + q_1 * t_1;
             const real d_c_2 = d_h_in * s_1;
             d_c_2_pre_row[unit] = d_c_2 * (1 - c_2) * c_2;
@@ -1403,6 +1403,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_1)(
             d_t_2_pre_row[unit] = d_t_2 * (1 - t_2) * t_2;
             const real d_q_2 = d_h_in * t_2;
             d_q_2_pre_row[unit] = d_q_2 * (1 - q_2 * q_2);
+            d_s_1_direct_row[unit] = d_h_in * c_2;
         }
     }
 }
@@ -1419,14 +1420,13 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2)(
     const real *d_c_2_pre_rows = memory->d_c_2_pre_time + step * nB * nH;
     const real *d_t_2_pre_rows = memory->d_t_2_pre_time + step * nB * nH;
     const real *d_q_2_pre_rows = memory->d_q_2_pre_time + step * nB * nH;
-    const real *d_h_in_rows = memory->reverse_d_h_in;
+    const real *d_s_1_direct_rows = memory->reverse_d_s_1_direct;
     const real *h_prev_rows = memory->guarded ? memory->now_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
     const real *q_1_rows = memory->args->q_1 + step * nB * nH;
     const real *t_1_rows = memory->args->t_1 + step * nB * nH;
     const real *c_1_rows = memory->args->c_1 + step * nB * nH;
-    const real *c_2_rows = memory->args->c_2 + step * nB * nH;
     real *d_s_1_rows = memory->reverse_d_s_1;
     real *d_c_1_pre_rows = memory->d_c_1_pre_time + step * nB * nH;
     real *d_t_1_pre_rows = memory->d_t_1_pre_time + step * nB * nH;
@@ -1464,7 +1464,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2)(
                           memory->reverse_2_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
                           cg_ahead(memory->reverse_2_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
-                /* d_s_1 = d_h_in * c_2 + d_s_1_1_d_t_2_pre_d_q_2_pre
+                /* d_s_1 = d_s_1_1_d_t_2_pre_d_q_2_pre + d_s_1_direct
                  * d_c_1 = d_s_1 * h_prev
                  * d_c_1_pre = d_c_1 * (1 - c_1) * c_1
                  * d_t_1 = d_s_1 * q_1
@@ -1472,27 +1472,25 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2)(
                  * d_q_1 = d_s_1 * t_1
                  * d_q_1_pre = d_q_1 * (1 - q_1**2) */
                 for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
                     const real *d_s_1_1_d_t_2_pre_d_q_2_pre_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *d_s_1_direct_row = d_s_1_direct_rows + row * nH + first;
                     const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
                     const real *q_1_row = q_1_rows + row * nH + first;
                     const real *t_1_row = t_1_rows + row * nH + first;
                     const real *c_1_row = c_1_rows + row * nH + first;
-                    const real *c_2_row = c_2_rows + row * nH + first;
                     real *d_s_1_row = d_s_1_rows + row * nH + first;
                     real *d_c_1_pre_row = d_c_1_pre_rows + row * nH + first;
                     real *d_t_1_pre_row = d_t_1_pre_rows + row * nH + first;
                     real *d_q_1_pre_row = d_q_1_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
                         const real d_s_1_1_d_t_2_pre_d_q_2_pre = d_s_1_1_d_t_2_pre_d_q_2_pre_row[unit];
+                        const real d_s_1_direct = d_s_1_direct_row[unit];
                         const real h_prev = h_prev_row[unit];
                         const real q_1 = q_1_row[unit];
                         const real t_1 = t_1_row[unit];
                         const real c_1 = c_1_row[unit];
-                        const real c_2 = c_2_row[unit];
-                        const real d_s_1 = d_h_in * c_2 + d_s_1_1_d_t_2_pre_d_q_2_pre;
+                        const real d_s_1 = d_s_1_1_d_t_2_pre_d_q_2_pre + d_s_1_direct;
                         d_s_1_row[unit] = d_s_1;
                         const real d_c_1 = d_s_1 * h_prev;
                         d_c_1_pre_row[unit] = d_c_1 * (1 - c_1) * c_1;
@@ -1504,27 +1502,25 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2)(
                 }
 } else {
                 for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
                     const real *d_s_1_1_d_t_2_pre_d_q_2_pre_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *d_s_1_direct_row = d_s_1_direct_rows + row * nH + first;
                     const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
                     const real *q_1_row = q_1_rows + row * nH + first;
                     const real *t_1_row = t_1_rows + row * nH + first;
                     const real *c_1_row = c_1_rows + row * nH + first;
-                    const real *c_2_row = c_2_rows + row * nH + first;
                     real *d_s_1_row = d_s_1_rows + row * nH + first;
                     real *d_c_1_pre_row = d_c_1_pre_rows + row * nH + first;
                     real *d_t_1_pre_row = d_t_1_pre_rows + row * nH + first;
                     real *d_q_1_pre_row = d_q_1_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
                         const real d_s_1_1_d_t_2_pre_d_q_2_pre = d_s_1_1_d_t_2_pre_d_q_2_pre_row[unit];
+                        const real d_s_1_direct = d_s_1_direct_row[unit];
                         const real h_prev = h_prev_row[unit];
                         const real q_1 = q_1_row[unit];
                         const real t_1 = t_1_row[unit];
                         const real c_1 = c_1_row[unit];
-                        const real c_2 = c_2_row[unit];
-                        const real d_s_1 = d_h_in * c_2 + d_s_1_1_d_t_2_pre_d_q_2_pre;
+                        const real d_s_1 = d_s_1_1_d_t_2_pre_d_q_2_pre + d_s_1_direct;
                         d_s_1_row[unit] = d_s_1;
                         const real d_c_1 = d_s_1 * h_prev;
                         d_c_1_pre_row[unit] = d_c_1 * (1 - c_1) * c_1;
@@ -2188,12 +2184,12 @@ static int64_t CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_place)(
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_c_2_pre_time, real, !consume, nT * nB * nH);
     CELLGEN_PLACE(memory->d_t_2_pre_time, real, !consume, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_q_2_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_q_2_pre_time, real, !consume, nT * nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_s_1_direct, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_d_s_1, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_c_1_pre_time, real, !consume, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_c_1_pre_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_t_1_pre_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_q_1_pre_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->deferred_s_1, real, 1, chunk_rows * nH);
@@ -2372,7 +2368,7 @@ int CELLGEN_NAME(recurrent_highway_2_full_sequence_backward)(int64_t nT, int64_t
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     if (options && options->consume) here.d_c_2_pre_time = (real *)(uintptr_t)args->q_2;
     if (options && options->consume) here.d_t_2_pre_time = (real *)(uintptr_t)args->t_2;
-    if (options && options->consume) here.d_c_1_pre_time = (real *)(uintptr_t)args->c_2;
+    if (options && options->consume) here.d_q_2_pre_time = (real *)(uintptr_t)args->c_2;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
     here.pack_late = plan.pack_late && !here.packed;

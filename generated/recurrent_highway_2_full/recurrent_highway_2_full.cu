@@ -1226,7 +1226,8 @@ typedef struct {
  * d_t_2 = d_h_in * q_2
  * d_t_2_pre = d_t_2 * (1 - t_2) * t_2
  * d_q_2 = d_h_in * t_2
- * d_q_2_pre = d_q_2 * (1 - q_2**2) */
+ * d_q_2_pre = d_q_2 * (1 - q_2**2)
+ * d_s_1_direct = d_h_in * c_2 */
 __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_1)(
     int64_t rows,
     int64_t units,
@@ -1239,10 +1240,10 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_1)(
     cellgen_rows<const store> q_2_rows,
     cellgen_rows<const store> t_2_rows,
     cellgen_rows<const store> c_2_rows,
-    cellgen_rows<real> d_h_in_rows,
     cellgen_rows<store> d_c_2_pre_rows,
     cellgen_rows<store> d_t_2_pre_rows,
-    cellgen_rows<store> d_q_2_pre_rows)
+    cellgen_rows<store> d_q_2_pre_rows,
+    cellgen_rows<real> d_s_1_direct_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -1256,7 +1257,6 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_1)(
     const real t_2 = cg_load(t_2_rows, row, unit);
     const real c_2 = cg_load(c_2_rows, row, unit);
     const real d_h_in = d_h + d_h_next;
-    cg_store(d_h_in_rows, row, unit, d_h_in);
     const real s_1 = h_prev * c_1 + q_1 * t_1;
     const real d_c_2 = d_h_in * s_1;
     const real d_c_2_pre = d_c_2 * (1 - c_2) * c_2;
@@ -1267,9 +1267,11 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_1)(
     const real d_q_2 = d_h_in * t_2;
     const real d_q_2_pre = d_q_2 * (1 - q_2 * q_2);
     cg_store(d_q_2_pre_rows, row, unit, d_q_2_pre);
+    const real d_s_1_direct = d_h_in * c_2;
+    cg_store(d_s_1_direct_rows, row, unit, d_s_1_direct);
 }
 
-/* d_s_1 = d_h_in * c_2 + d_s_1_1_d_t_2_pre_d_q_2_pre
+/* d_s_1 = d_s_1_1_d_t_2_pre_d_q_2_pre + d_s_1_direct
  * d_c_1 = d_s_1 * h_prev
  * d_c_1_pre = d_c_1 * (1 - c_1) * c_1
  * d_t_1 = d_s_1 * q_1
@@ -1279,13 +1281,12 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_1)(
 __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_2)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const real> d_h_in_rows,
     cellgen_rows<const real> d_s_1_1_d_t_2_pre_d_q_2_pre_rows,
+    cellgen_rows<const real> d_s_1_direct_rows,
     cellgen_rows<const store> h_prev_rows,
     cellgen_rows<const store> q_1_rows,
     cellgen_rows<const store> t_1_rows,
     cellgen_rows<const store> c_1_rows,
-    cellgen_rows<const store> c_2_rows,
     cellgen_rows<real> d_s_1_rows,
     cellgen_rows<store> d_c_1_pre_rows,
     cellgen_rows<store> d_t_1_pre_rows,
@@ -1293,14 +1294,13 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_2)(
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
-    const real d_h_in = cg_load(d_h_in_rows, row, unit);
     const real d_s_1_1_d_t_2_pre_d_q_2_pre = cg_load(d_s_1_1_d_t_2_pre_d_q_2_pre_rows, row, unit);
+    const real d_s_1_direct = cg_load(d_s_1_direct_rows, row, unit);
     const real h_prev = cg_load(h_prev_rows, row, unit);
     const real q_1 = cg_load(q_1_rows, row, unit);
     const real t_1 = cg_load(t_1_rows, row, unit);
     const real c_1 = cg_load(c_1_rows, row, unit);
-    const real c_2 = cg_load(c_2_rows, row, unit);
-    const real d_s_1 = d_h_in * c_2 + d_s_1_1_d_t_2_pre_d_q_2_pre;
+    const real d_s_1 = d_s_1_1_d_t_2_pre_d_q_2_pre + d_s_1_direct;
     cg_store(d_s_1_rows, row, unit, d_s_1);
     const real d_c_1 = d_s_1 * h_prev;
     const real d_c_1_pre = d_c_1 * (1 - c_1) * c_1;
@@ -1416,7 +1416,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
     CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_backward_args) call,
     store *adjoints,
     real *d_h_prev_pair,
-    real *reverse_d_h_in,
+    real *reverse_d_s_1_direct,
     real *reverse_2_sums,
     store *reverse_2_weights_1,
     real *reverse_d_s_1,
@@ -1446,7 +1446,8 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
              * d_t_2 = d_h_in * q_2
              * d_t_2_pre = d_t_2 * (1 - t_2) * t_2
              * d_q_2 = d_h_in * t_2
-             * d_q_2_pre = d_q_2 * (1 - q_2**2) */
+             * d_q_2_pre = d_q_2 * (1 - q_2**2)
+             * d_s_1_direct = d_h_in * c_2 */
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
@@ -1456,10 +1457,10 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
             const cellgen_rows<const store> q_2_rows = cg_in(args->q_2 + step * nB * nH, nH);
             const cellgen_rows<const store> t_2_rows = cg_in(args->t_2 + step * nB * nH, nH);
             const cellgen_rows<const store> c_2_rows = cg_in(args->c_2 + step * nB * nH, nH);
-            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
             const cellgen_rows<store> d_c_2_pre_rows = cg_rows(adjoints + step * nB * (6 * nH), (6 * nH));
             const cellgen_rows<store> d_t_2_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH));
             const cellgen_rows<store> d_q_2_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH));
+            const cellgen_rows<real> d_s_1_direct_rows = cg_rows(reverse_d_s_1_direct, nH);
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
@@ -1470,7 +1471,6 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
             const real t_2 = cg_load(t_2_rows, row, unit);
             const real c_2 = cg_load(c_2_rows, row, unit);
             const real d_h_in = d_h + d_h_next;
-            cg_store(d_h_in_rows, row, unit, d_h_in);
             const real s_1 = h_prev * c_1 + q_1 * t_1;
             const real d_c_2 = d_h_in * s_1;
             const real d_c_2_pre = d_c_2 * (1 - c_2) * c_2;
@@ -1481,38 +1481,38 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
             const real d_q_2 = d_h_in * t_2;
             const real d_q_2_pre = d_q_2 * (1 - q_2 * q_2);
             cg_store(d_q_2_pre_rows, row, unit, d_q_2_pre);
+            const real d_s_1_direct = d_h_in * c_2;
+            cg_store(d_s_1_direct_rows, row, unit, d_s_1_direct);
 }
         __syncthreads();
         /* d_c_2_pre @ [r_c_2.T]; d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
         cg_block_product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
-            /* d_s_1 = d_h_in * c_2 + d_s_1_1_d_t_2_pre_d_q_2_pre
+            /* d_s_1 = d_s_1_1_d_t_2_pre_d_q_2_pre + d_s_1_direct
              * d_c_1 = d_s_1 * h_prev
              * d_c_1_pre = d_c_1 * (1 - c_1) * c_1
              * d_t_1 = d_s_1 * q_1
              * d_t_1_pre = d_t_1 * (1 - t_1) * t_1
              * d_q_1 = d_s_1 * t_1
              * d_q_1_pre = d_q_1 * (1 - q_1**2) */
-            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
             const cellgen_rows<const real> d_s_1_1_d_t_2_pre_d_q_2_pre_rows = cg_in(reverse_2_sums, nH);
+            const cellgen_rows<const real> d_s_1_direct_rows = cg_in(reverse_d_s_1_direct, nH);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
             const cellgen_rows<const store> q_1_rows = cg_in(args->q_1 + step * nB * nH, nH);
             const cellgen_rows<const store> t_1_rows = cg_in(args->t_1 + step * nB * nH, nH);
             const cellgen_rows<const store> c_1_rows = cg_in(args->c_1 + step * nB * nH, nH);
-            const cellgen_rows<const store> c_2_rows = cg_in(args->c_2 + step * nB * nH, nH);
             const cellgen_rows<real> d_s_1_rows = cg_rows(reverse_d_s_1, nH);
             const cellgen_rows<store> d_c_1_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH));
             const cellgen_rows<store> d_t_1_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH));
             const cellgen_rows<store> d_q_1_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH));
-            const real d_h_in = cg_load(d_h_in_rows, row, unit);
             const real d_s_1_1_d_t_2_pre_d_q_2_pre = cg_load(d_s_1_1_d_t_2_pre_d_q_2_pre_rows, row, unit);
+            const real d_s_1_direct = cg_load(d_s_1_direct_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
             const real q_1 = cg_load(q_1_rows, row, unit);
             const real t_1 = cg_load(t_1_rows, row, unit);
             const real c_1 = cg_load(c_1_rows, row, unit);
-            const real c_2 = cg_load(c_2_rows, row, unit);
-            const real d_s_1 = d_h_in * c_2 + d_s_1_1_d_t_2_pre_d_q_2_pre;
+            const real d_s_1 = d_s_1_1_d_t_2_pre_d_q_2_pre + d_s_1_direct;
             cg_store(d_s_1_rows, row, unit, d_s_1);
             const real d_c_1 = d_s_1 * h_prev;
             const real d_c_1_pre = d_c_1 * (1 - c_1) * c_1;
@@ -1618,7 +1618,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_ba
     memory += CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
-    real *const reverse_d_h_in = (real *)(void *)memory;
+    real *const reverse_d_s_1_direct = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_2_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
@@ -1667,7 +1667,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_ba
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
     if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (3 * nH) * 1 * nH + (3 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1, reverse_d_s_1, reverse_3_sums, reverse_3_weights_1);
+        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_s_1_direct, reverse_2_sums, reverse_2_weights_1, reverse_d_s_1, reverse_3_sums, reverse_3_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_1), nB, nH,
@@ -1680,20 +1680,19 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_ba
                 cg_in(args->q_2 + step * nB * nH, nH),
                 cg_in(args->t_2 + step * nB * nH, nH),
                 cg_in(args->c_2 + step * nB * nH, nH),
-                cg_rows(reverse_d_h_in, nH),
                 cg_rows(adjoints + step * nB * (6 * nH), (6 * nH)),
                 cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH)),
-                cg_rows(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)));
+                cg_rows(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)),
+                cg_rows(reverse_d_s_1_direct, nH));
             /* d_c_2_pre @ [r_c_2.T]; d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
             cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (6 * nH), (6 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_2), nB, nH,
-                cg_in(reverse_d_h_in, nH),
                 cg_in(reverse_2_sums, nH),
+                cg_in(reverse_d_s_1_direct, nH),
                 cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->q_1 + step * nB * nH, nH),
                 cg_in(args->t_1 + step * nB * nH, nH),
                 cg_in(args->c_1 + step * nB * nH, nH),
-                cg_in(args->c_2 + step * nB * nH, nH),
                 cg_rows(reverse_d_s_1, nH),
                 cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH)),
                 cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)),

@@ -1425,10 +1425,10 @@ typedef struct {
     real *reverse_4_panel_2; /* packed weights */
     real *deferred_10_panel_1; /* packed weights */
     real *deferred_10_panel_2; /* packed weights */
-    real *reverse_d_h_in; /* of one step */
     real *reverse_s_1; /* of one step */
     real *d_t_3_pre_time; /* kept at every step */
     real *d_q_3_pre_time; /* kept at every step */
+    real *reverse_d_s_2_direct; /* of one step */
     real *reverse_d_s_2; /* of one step */
     real *d_t_2_pre_time; /* kept at every step */
     real *d_q_2_pre_time; /* kept at every step */
@@ -1471,10 +1471,10 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1)(
     const real *t_2_rows = memory->args->t_2 + step * nB * nH;
     const real *q_3_rows = memory->args->q_3 + step * nB * nH;
     const real *t_3_rows = memory->args->t_3 + step * nB * nH;
-    real *d_h_in_rows = memory->reverse_d_h_in;
     real *s_1_rows = memory->reverse_s_1;
     real *d_t_3_pre_rows = memory->d_t_3_pre_time + step * nB * nH;
     real *d_q_3_pre_rows = memory->d_q_3_pre_time + step * nB * nH;
+    real *d_s_2_direct_rows = memory->reverse_d_s_2_direct;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
@@ -1484,7 +1484,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1)(
      * d_t_3 = d_h_in * (q_3 - s_2)
      * d_t_3_pre = d_t_3 * (1 - t_3) * t_3
      * d_q_3 = d_h_in * t_3
-     * d_q_3_pre = d_q_3 * (1 - q_3**2) */
+     * d_q_3_pre = d_q_3 * (1 - q_3**2)
+     * d_s_2_direct = d_h_in * (1 - t_3) */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_h_row = d_h_rows + row * d_h_stride + first;
         const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
@@ -1495,10 +1496,10 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1)(
         const real *t_2_row = t_2_rows + row * nH + first;
         const real *q_3_row = q_3_rows + row * nH + first;
         const real *t_3_row = t_3_rows + row * nH + first;
-        real *d_h_in_row = d_h_in_rows + row * nH + first;
         real *s_1_row = s_1_rows + row * nH + first;
         real *d_t_3_pre_row = d_t_3_pre_rows + row * nH + first;
         real *d_q_3_pre_row = d_q_3_pre_rows + row * nH + first;
+        real *d_s_2_direct_row = d_s_2_direct_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_h = d_h_row[unit];
@@ -1511,7 +1512,6 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1)(
             const real q_3 = q_3_row[unit];
             const real t_3 = t_3_row[unit];
             const real d_h_in = d_h + d_h_next;
-            d_h_in_row[unit] = d_h_in;
             const real s_1 = h_prev * (1 - t_1) + q_1 * t_1;
             s_1_row[unit] = s_1;
             const real s_2 = s_1 * (1 - t_2) + q_2 * t_2;
@@ -1519,6 +1519,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1)(
             d_t_3_pre_row[unit] = d_t_3 * (1 - t_3) * t_3;
             const real d_q_3 = d_h_in * t_3;
             d_q_3_pre_row[unit] = d_q_3 * (1 - q_3 * q_3);
+            d_s_2_direct_row[unit] = d_h_in * (1 - t_3);
         }
     }
 }
@@ -1534,11 +1535,10 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_t_3_pre_rows = memory->d_t_3_pre_time + step * nB * nH;
     const real *d_q_3_pre_rows = memory->d_q_3_pre_time + step * nB * nH;
-    const real *d_h_in_rows = memory->reverse_d_h_in;
+    const real *d_s_2_direct_rows = memory->reverse_d_s_2_direct;
     const real *s_1_rows = memory->reverse_s_1;
     const real *q_2_rows = memory->args->q_2 + step * nB * nH;
     const real *t_2_rows = memory->args->t_2 + step * nB * nH;
-    const real *t_3_rows = memory->args->t_3 + step * nB * nH;
     real *d_s_2_rows = memory->reverse_d_s_2;
     real *d_t_2_pre_rows = memory->d_t_2_pre_time + step * nB * nH;
     real *d_q_2_pre_rows = memory->d_q_2_pre_time + step * nB * nH;
@@ -1570,30 +1570,28 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
                           memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
                           cg_ahead(memory->reverse_2_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
             if (units == width) { /* a whole block: its width is known */
-                /* d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre
+                /* d_s_2 = d_s_2_1_d_q_3_pre + d_s_2_direct
                  * d_t_2 = d_s_2 * (q_2 - s_1)
                  * d_t_2_pre = d_t_2 * (1 - t_2) * t_2
                  * d_q_2 = d_s_2 * t_2
                  * d_q_2_pre = d_q_2 * (1 - q_2**2) */
                 for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
                     const real *d_s_2_1_d_q_3_pre_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *d_s_2_direct_row = d_s_2_direct_rows + row * nH + first;
                     const real *s_1_row = s_1_rows + row * nH + first;
                     const real *q_2_row = q_2_rows + row * nH + first;
                     const real *t_2_row = t_2_rows + row * nH + first;
-                    const real *t_3_row = t_3_rows + row * nH + first;
                     real *d_s_2_row = d_s_2_rows + row * nH + first;
                     real *d_t_2_pre_row = d_t_2_pre_rows + row * nH + first;
                     real *d_q_2_pre_row = d_q_2_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
                         const real d_s_2_1_d_q_3_pre = d_s_2_1_d_q_3_pre_row[unit];
+                        const real d_s_2_direct = d_s_2_direct_row[unit];
                         const real s_1 = s_1_row[unit];
                         const real q_2 = q_2_row[unit];
                         const real t_2 = t_2_row[unit];
-                        const real t_3 = t_3_row[unit];
-                        const real d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre;
+                        const real d_s_2 = d_s_2_1_d_q_3_pre + d_s_2_direct;
                         d_s_2_row[unit] = d_s_2;
                         const real d_t_2 = d_s_2 * (q_2 - s_1);
                         d_t_2_pre_row[unit] = d_t_2 * (1 - t_2) * t_2;
@@ -1603,24 +1601,22 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
                 }
 } else {
                 for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
                     const real *d_s_2_1_d_q_3_pre_row = tile + (row - top) * slots * width + 0 * width;
+                    const real *d_s_2_direct_row = d_s_2_direct_rows + row * nH + first;
                     const real *s_1_row = s_1_rows + row * nH + first;
                     const real *q_2_row = q_2_rows + row * nH + first;
                     const real *t_2_row = t_2_rows + row * nH + first;
-                    const real *t_3_row = t_3_rows + row * nH + first;
                     real *d_s_2_row = d_s_2_rows + row * nH + first;
                     real *d_t_2_pre_row = d_t_2_pre_rows + row * nH + first;
                     real *d_q_2_pre_row = d_q_2_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
                         const real d_s_2_1_d_q_3_pre = d_s_2_1_d_q_3_pre_row[unit];
+                        const real d_s_2_direct = d_s_2_direct_row[unit];
                         const real s_1 = s_1_row[unit];
                         const real q_2 = q_2_row[unit];
                         const real t_2 = t_2_row[unit];
-                        const real t_3 = t_3_row[unit];
-                        const real d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre;
+                        const real d_s_2 = d_s_2_1_d_q_3_pre + d_s_2_direct;
                         d_s_2_row[unit] = d_s_2;
                         const real d_t_2 = d_s_2 * (q_2 - s_1);
                         d_t_2_pre_row[unit] = d_t_2 * (1 - t_2) * t_2;
@@ -2362,12 +2358,12 @@ static int64_t CELLGEN_NAME(recurrent_highway_3_sequence_backward_place)(
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(recurrent_highway_3_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_s_1, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_t_3_pre_time, real, !consume, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_q_3_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_q_3_pre_time, real, !consume, nT * nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_s_2_direct, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_d_s_2, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_t_2_pre_time, real, !consume, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_t_2_pre_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_q_2_pre_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->reverse_d_s_1, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_t_1_pre_time, real, 1, nT * nB * nH);
@@ -2542,7 +2538,7 @@ int CELLGEN_NAME(recurrent_highway_3_sequence_backward)(int64_t nT, int64_t nB, 
     here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     if (options && options->consume) here.d_t_3_pre_time = (real *)(uintptr_t)args->q_3;
-    if (options && options->consume) here.d_t_2_pre_time = (real *)(uintptr_t)args->t_3;
+    if (options && options->consume) here.d_q_3_pre_time = (real *)(uintptr_t)args->t_3;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
     here.pack_late = plan.pack_late && !here.packed;
