@@ -556,7 +556,7 @@ def _transpose_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Sha
 def _concat_shape(shapes: Sequence[Shape], attributes: Sequence[Expr]) -> Shape:
     axis = int(attributes[0])
     first = shapes[0]
-    if len(first) > 2:
+    if len(first) > 2 and axis > 0:  # rows of a weight that maps into heads may be joined
         raise _mismatch(f"concat of {format_shape(first)}: the units of heads lie apart")
     if any(len(shape) != len(first) for shape in shapes) or len(first) <= axis:
         listed = ", ".join(format_shape(shape) for shape in shapes)

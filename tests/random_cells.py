@@ -218,9 +218,10 @@ def sources(draw: Callable[..., object]) -> str:
     return Drafting(draw).cell()
 
 
-def declared(source: str) -> type[Cell]:
-    """Run a source as Python does, so that messages show its lines; a failure prints it."""
-    note(source)
+def declared(source: str, noted: bool = True) -> type[Cell]:
+    """Run a source as Python does, so that messages show its lines; a failed draw prints it."""
+    if noted:
+        note(source)
     names = {name: getattr(cellgen, name) for name in cellgen.__all__}
     names |= {"__name__": "random_cell", **{name: cellgen.Dim(name) for name in "KND"}}
     file = "<random cell>"

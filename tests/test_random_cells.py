@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
@@ -45,3 +47,30 @@ def test_sources_are_drawn_alike_and_read_like_a_declaration(source: str) -> Non
     assert head == "class RandomCell(Cell):"
     assert all(line.startswith("    ") and " = " in line for line in body)
     assert any("_prev = State(" in line for line in body)
+
+
+FOUND = {
+    "gradient of a joined operand's weight that maps into heads": """
+        class RandomCell(Cell):
+            i0, s0_prev = Input(H), State(N, D)
+            w = Weight(H + H, N, D)
+            s0 = tanh(matmul(concat(i0, i0), w)) + 0.5 * s0_prev
+    """,
+    "a state and no input": """
+        class RandomCell(Cell):
+            s0_prev, w = State(H), Weight(H, H)
+            s0 = tanh(matmul(s0_prev, w))
+    """,
+    "a weight whose gradient is 0, read in a condition alone": """
+        class RandomCell(Cell):
+            s0_prev, i1 = State(H), Input(H)
+            w = Weight(H, H)
+            s0 = where(matmul(i1, w) > 0.25, s0_prev, tanh(i1))
+    """,
+}
+"""What the long run has found, shrunk."""
+
+
+@pytest.mark.parametrize("source", FOUND.values(), ids=FOUND)
+def test_what_was_found_holds(source: str) -> None:
+    equations_hold(declared(textwrap.dedent(source), noted=False))
