@@ -37,6 +37,8 @@ BEYOND = {
     ("lstm", "cell:lstm fwd", "median elt"): FEW.format(2),
     ("lstm", "torch.nn.LSTMCell fwd", "median elt"): FEW.format(4),
     ("slstm_heads", "cell:slstm_sigf_heads2 fwd", "worst elt"): ROUNDING.format(8),
+    ("lru", "cell:lru fwd", "worst elt"): ROUNDING.format(3),
+    ("lru", "cell:lru bwd", "worst elt"): ROUNDING.format(11),
     ("li_gru", "cell:ligru fwd", "median nrm"): FEW.format(1),
     ("ind_rnn", "cell:indrnn_tanh fwd", "median elt"): FEW.format(1),
     ("min_gru", "cell:mingru fwd", "median elt"): FEW.format(1),
