@@ -52,7 +52,7 @@
     {                                                                                              \
         const CELLGEN_S(part) last = CELLGEN_S(part_make)(lanes);                                  \
         const CELLGEN_S(part) last_b = CELLGEN_S(part_make)(lanes_b);                              \
-        (void)last_b;                                                                              \
+        (void)last_b, (void)ahead;                                                                 \
         CELLGEN_ROWS_##MR(CELLGEN_ROW_BEGIN, NV)                                                   \
         if (accumulate) {                                                                          \
             CELLGEN_ROWS_##MR(CELLGEN_ROW_SEED, NV)                                                \
@@ -60,7 +60,8 @@
         int64_t bytes = a_step * (int64_t)sizeof *a;                                               \
         CELLGEN_OPAQUE(bytes);                                                                     \
         for (int64_t k = 0, k_a = 0; k < K; ++k, k_a += bytes, b += b_step) {                      \
-            CELLGEN_FETCH(ahead + k * (64 / (int64_t)sizeof *a));                                  \
+            if (MR >= 4) /* fewer rows are bound by the second-level cache as it is */             \
+                CELLGEN_FETCH(ahead + k * (64 / (int64_t)sizeof *a));                              \
             CELLGEN_BY_##ORDER(MR, NV)                                                             \
         }                                                                                          \
         CELLGEN_ROWS_##MR(CELLGEN_ROW_END, NV)                                                     \
