@@ -123,7 +123,9 @@ def arrays(function: Function, shape: tuple[int, ...], seed: int, optional: bool
 
 
 def inputs(kernel: CudaKernel, shape: tuple[int, ...]) -> Arrays:
-    return arrays(kernel.sequence_forward.function, shape, 0, False)
+    """Random arguments; the normaliser of an sLSTM, by which it divides, is positive."""
+    drawn = arrays(kernel.sequence_forward.function, shape, 0, False)
+    return {n: np.abs(a) + 0.5 if n == "n_prev" else a for n, a in drawn.items()}
 
 
 def upstream(kernel: CudaKernel, shape: tuple[int, ...]) -> Arrays:
