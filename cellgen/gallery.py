@@ -7,11 +7,12 @@ and nothing is compiled. The same cells and results give the same bytes.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cellgen.bench.command import read
-from cellgen.bench.report import Case, Report
+from cellgen.bench.report import FORMAT, Case, Report
 from cellgen.cell import Cell, Definition, definition_of
 from cellgen.errors import BuildError, UsageError
 from cellgen.explain import explain
@@ -41,7 +42,13 @@ def kept_results() -> tuple[Report, ...]:
     """Results of ``cellgen bench`` that the checkout keeps, by file name; none elsewhere."""
     folder = PACKAGE.parent / "benchmarks" / "results"
     paths = sorted(folder.glob("*.json")) if in_checkout() and folder.is_dir() else []
-    return tuple(read(path) for path in paths if '"cases"' in path.read_text(encoding="utf-8"))
+    return tuple(read(path) for path in paths if _holds_report(path))
+
+
+def _holds_report(path: Path) -> bool:
+    """Tell a result of ``cellgen bench`` from other results, such as the zoo's many in one."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return isinstance(data, dict) and data.get("format") == FORMAT
 
 
 def index(cells: Sequence[type[Cell]]) -> str:

@@ -6,7 +6,7 @@ nothing else suffers from it; only cellgen's own failure ends a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,6 +32,12 @@ TOLERANCE = 5e-4
 """Largest difference from cellgen's result, relative to the largest entry of an array. float32
 sums of up to 16,000 terms over up to 1000 steps differ by some 1e-5; a mistake by 1e-2 or more."""
 
+VANISHING: Mapping[str, tuple[str, ...]] = dict.fromkeys(
+    ("slstm", "slstm_exp", "slstm_heads", "slstm_exp_heads"), ("d_m_prev", "d_b_i")
+)
+"""Gradients that are zero by the equations. sLSTM's h is c / n: what scales c and n alike, the
+first m and the input gate's bias, does not move it when both start from zero."""
+
 TIMED_SECONDS = 0.02
 """A round calls as often as fits in here, so that the clock's resolution does not matter."""
 
@@ -50,6 +56,8 @@ class Plan:
     sgemm_size: int = SGEMM_SIZE
     copy_bytes: int = COPY_BYTES
     timed_seconds: float = TIMED_SECONDS
+    limit: float | None = None
+    """Seconds that a peer may take for one answer."""
 
     @property
     def count(self) -> int:
@@ -80,7 +88,9 @@ def measure(plan: Plan, say: Progress, done: Callable[[Case], None]) -> Report:
     cases: list[Case] = []
     for threads in plan.threads:
         with ExitStack() as stack:
-            workers, failed = _start(stack, (OWN, *present, *_multipliers(present)), threads, say)
+            workers, failed = _start(
+                stack, (OWN, *present, *_multipliers(present)), threads, plan.limit, say
+            )
             missing += [item for item in failed if item not in missing]
             found = _with_workers(plan, workers, threads, say, done)
         rates.append(found[0])
@@ -123,10 +133,10 @@ def _multipliers(present: Sequence[Peer]) -> list[Peer]:
 
 
 def _start(
-    stack: ExitStack, peers: Sequence[Peer], threads: int, say: Progress
+    stack: ExitStack, peers: Sequence[Peer], threads: int, limit: float | None, say: Progress
 ) -> tuple[list[Worker], list[Missing]]:
     """Start all processes, which import side by side; those that fail are missing."""
-    started = [stack.enter_context(Worker(peer, threads)) for peer in peers]
+    started = [stack.enter_context(Worker(p, threads, None if p is OWN else limit)) for p in peers]
     workers, failed = [], []
     for worker in started:
         say(f"importing {worker.peer.name}")
@@ -160,7 +170,7 @@ def _case(
     taking_part = [w for w in contestants if w.peer is OWN or w.peer.takes(problem.cell, mode)]
     say(f"{where}: checking")
     entries = _check(taking_part, problem, mode)
-    fit = [w for w in taking_part if entries[w.peer.name].status is Status.TIMED]
+    fit = [w for w in taking_part if entries[w.peer.name].status.is_timed]
     say(f"{where}: timing")
     entries = _time(plan, fit, entries)
     for worker in taking_part:
@@ -199,22 +209,39 @@ def _check(workers: Sequence[Worker], problem: Problem, mode: Mode) -> dict[str,
     for worker in peers:
         peer = worker.peer
         try:
-            worker.prepare(problem, mode)
-            entries[peer.name] = compare(peer, worker.results(), reference)
+            worker.prepare(_problem_for(peer, problem), mode)
+            zero = VANISHING.get(problem.cell, ())
+            entries[peer.name] = compare(peer, worker.results(), reference, zero)
             worker.settle()
         except WorkerError as error:
             entries[peer.name] = Entry(peer.name, Status.FAILED, text=_plain(error))
     return entries
 
 
-def compare(peer: Peer, found: Arrays, reference: Arrays) -> Entry:
-    """Judge a peer's results: every name that is expected of it, within the tolerance."""
+def _problem_for(peer: Peer, problem: Problem) -> Problem:
+    if not peer.instead:
+        return problem
+    return problem_of(kernel_of(peer.instead).interface, peer.instead, problem.shape)
+
+
+def compare(peer: Peer, found: Arrays, reference: Arrays, vanishing: Collection[str] = ()) -> Entry:
+    """Judge a peer's results: every name that is expected of it, within the tolerance.
+
+    Gradients that are ``vanishing`` are rounding alone: relative to the largest of all gradients.
+    """
+    if peer.yardstick:
+        return Entry(peer.name, Status.YARDSTICK, text=peer.note)
     expected = [name for name in reference if name not in peer.lacks]
     absent = [name for name in expected if name not in found]
     if absent:
         text = f"computes no {', '.join(absent)}"
         return Entry(peer.name, Status.DIFFERS, text=text)
-    errors = {name: difference(found[name], reference[name]) for name in expected}
+    gradients = [array for name, array in reference.items() if name.startswith("d_")]
+    largest = max((float(np.max(np.abs(array), initial=0)) for array in gradients), default=0.0)
+    errors = {
+        name: difference(found[name], reference[name], largest if name in vanishing else 0.0)
+        for name in expected
+    }
     worst = max(errors, key=lambda name: errors[name])
     if errors[worst] <= TOLERANCE:
         return Entry(peer.name, Status.TIMED, error=errors[worst], text=peer.note)
@@ -222,11 +249,12 @@ def compare(peer: Peer, found: Arrays, reference: Arrays) -> Entry:
     return Entry(peer.name, Status.DIFFERS, error=errors[worst], text=text)
 
 
-def difference(found: Array, reference: Array) -> float:
-    """Largest difference relative to the largest entry; infinite for another shape or a NaN."""
+def difference(found: Array, reference: Array, least: float = 0.0) -> float:
+    """Largest difference relative to the largest entry, or to ``least`` where that is more;
+    infinite for another shape or a NaN."""
     if found.shape != reference.shape:
         return float("inf")
-    scale = float(np.max(np.abs(reference), initial=np.finfo(np.float32).tiny))
+    scale = max(float(np.max(np.abs(reference), initial=np.finfo(np.float32).tiny)), least)
     error = float(np.max(np.abs(found.astype(np.float64) - reference), initial=0)) / scale
     return error if np.isfinite(error) else float("inf")
 
@@ -250,14 +278,12 @@ def _time(plan: Plan, workers: Sequence[Worker], entries: Mapping[str, Entry]) -
         first = number % len(workers)
         for worker in (*workers[first:], *workers[:first]):
             entry = found[worker.peer.name]
-            if entry.status is Status.TIMED:
+            if entry.status.is_timed:
                 failure = _if_alive(worker, partial(turn, worker))
                 if failure:
                     found[entry.name] = replace(entry, status=Status.FAILED, text=failure)
     return {
-        name: replace(entry, seconds=tuple(seconds[name]))
-        if entry.status is Status.TIMED
-        else entry
+        name: replace(entry, seconds=tuple(seconds[name])) if entry.status.is_timed else entry
         for name, entry in found.items()
     }
 

@@ -25,6 +25,9 @@ BYTES = 4
 
 SEED = 1
 
+POSITIVE = frozenset({"ts", "tau"})
+"""Elapsed times and time constants, of the cells that are solvers."""
+
 
 class Mode(StrEnum):
     """What one call does: without saving anything, or with every gradient."""
@@ -52,6 +55,12 @@ class Problem:
     last: Shapes
     saved: Shapes
     gradients: Shapes
+    dims: tuple[str, ...]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Lengths of the cell's own dimensions too."""
+        return self.shape.sizes_of(self.dims)
 
     @property
     def compared(self) -> dict[Mode, tuple[str, ...]]:
@@ -89,7 +98,7 @@ class Problem:
 
     def draw(self) -> Arrays:
         """Draw all arguments: inputs and upstream gradients of unit variance, weights as layers
-        start, in (-1, 1)/sqrt(H), where gradients neither vanish nor explode."""
+        start, in (-1, 1)/sqrt(H), where gradients neither vanish nor explode; times positive."""
         rng = np.random.default_rng(SEED)
         bound = np.float32(1 / math.sqrt(self.shape.H))
         arrays = {name: np.zeros(lengths, np.float32) for name, lengths in self.states}
@@ -100,6 +109,8 @@ class Problem:
             values -= np.float32(0.5)
             values *= 2 * bound
             arrays[name] = values
+        for name in POSITIVE & arrays.keys():
+            arrays[name] = np.abs(arrays[name])
         return arrays
 
 
@@ -112,8 +123,9 @@ def problem_of(interface: Interface, selector: str, shape: Shape) -> Problem:
     functions = {function.name: function for function in interface.functions}
     forward, backward = functions["sequence_forward"], functions["sequence_backward"]
 
+    sizes = shape.sizes_of(forward.dims)
+
     def lengths(arguments: list[Argument]) -> Shapes:
-        sizes = shape.sizes
         return tuple((a.name, tuple(axis_length(x, sizes) for x in a.shape)) for a in arguments)
 
     given = [a for a in forward.arguments if not a.is_scalar and not a.optional]
@@ -132,6 +144,7 @@ def problem_of(interface: Interface, selector: str, shape: Shape) -> Problem:
         last=lengths([a for a in results if "T" not in a.shape]),
         saved=lengths([a for a in forward.results if a.saved]),
         gradients=lengths(list(backward.results)),
+        dims=forward.dims,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import subprocess
 import sys
 import tempfile
@@ -52,18 +53,27 @@ class WorkerError(CellgenError):
 
 
 class Worker:
-    """A contestant in its own process; its methods are those of ``worker.Session``."""
+    """A contestant in its own process; its methods are those of ``worker.Session``.
 
-    def __init__(self, peer: Peer, threads: int) -> None:
+    With a ``limit`` in seconds, a process that takes longer for an answer is ended; the next
+    problem gets a new one.
+    """
+
+    def __init__(self, peer: Peer, threads: int, limit: float | None = None) -> None:
         self.peer = peer
+        self.threads = threads
+        self.limit = limit
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
-        with _confined(threads):
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "cellgen.bench.worker", peer.module, str(threads)],
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        with _confined(self.threads):
+            return subprocess.Popen(
+                [sys.executable, "-m", "cellgen.bench.worker", self.peer.module, str(self.threads)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                env=environment(threads),
+                env=environment(self.threads),
             )
 
     def __enter__(self) -> Self:
@@ -82,6 +92,10 @@ class Worker:
         self._answer()
 
     def prepare(self, problem: Problem, mode: Mode) -> None:
+        if self.limit is not None and self._process.poll() is not None:
+            self._close_pipes()
+            self._process = self._started()
+            self.wait_until_imported()
         self._ask("prepare", problem, mode)
 
     def results(self) -> Arrays:
@@ -122,16 +136,19 @@ class Worker:
     def close(self) -> None:
         """End the process: it ends itself when its stdin is closed, else it is made to."""
         process = self._process
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with suppress(OSError):  # what was not sent to a dead process
-                    pipe.close()
+        self._close_pipes()
         try:
             process.wait(ENDING_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
         self._errors.close()
+
+    def _close_pipes(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):  # what was not sent to a dead process
+                    pipe.close()
 
     def _number(self, verb: str, *arguments: object) -> float:
         found = self._ask(verb, *arguments)
@@ -150,6 +167,13 @@ class Worker:
 
     def _answer(self) -> object:
         assert self._process.stdout is not None
+        if self.limit is not None:
+            # Nothing is left in the pipe's buffer: there is one answer to each question.
+            ready, _, _ = select.select([self._process.stdout], [], [], self.limit)
+            if not ready:
+                self._process.kill()
+                self._process.wait()
+                raise WorkerError(f"{self.peer.name}: took longer than {self.limit:.0f} s")
         try:
             ok, answer = pickle.load(self._process.stdout)
         except (EOFError, pickle.UnpicklingError):

@@ -22,9 +22,16 @@ FORMAT = 1
 
 
 class Status(StrEnum):
+    """``TIMED`` is a competitor's; a ``YARDSTICK`` is timed too, and computes something else."""
+
     TIMED = "timed"
+    YARDSTICK = "yardstick"
     DIFFERS = "differs"
     FAILED = "failed"
+
+    @property
+    def is_timed(self) -> bool:
+        return self in (Status.TIMED, Status.YARDSTICK)
 
 
 @dataclass(frozen=True)
@@ -157,7 +164,7 @@ def _case_data(case: Case) -> dict[str, Any]:
 
 def _entry_data(case: Case, entry: Entry) -> dict[str, Any]:
     data = asdict(entry) | {"status": str(entry.status), "seconds": list(entry.seconds)}
-    if entry.status is not Status.TIMED:
+    if not entry.status.is_timed:
         return data
     data |= {
         "median": entry.median,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from cellgen.errors import UsageError
+
+HEADS = 4
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,12 @@ class Shape:
     @property
     def sizes(self) -> dict[str, int]:
         return {"T": self.T, "B": self.B, "I": self.I, "H": self.H}
+
+    def sizes_of(self, names: Iterable[str]) -> dict[str, int]:
+        """Lengths of a cell's dimensions: H units are ``HEADS`` heads K of D, any other dimension
+        (a projection, a hidden layer inside a step) is as long as the input."""
+        heads = {"K": HEADS, "D": max(1, self.H // HEADS)}
+        return {name: (self.sizes | heads).get(name, self.I) for name in names} | self.sizes
 
     @property
     def text(self) -> str:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from cellgen.bench.peers import OWN
 from cellgen.bench.problem import Mode
-from cellgen.bench.report import Case, Entry, Report, Status
+from cellgen.bench.report import Case, Entry, Report
 
 LEGEND = (
     "Multiples of the floor: median, minimum. floor = max(operations of products / best sgemm, "
@@ -98,7 +98,7 @@ def _peer(case: Case, name: str) -> str:
     entry = next((entry for entry in case.entries if entry.name == name), None)
     if entry is None:
         return "-"
-    if entry.status is not Status.TIMED:
+    if not entry.status.is_timed:
         return f"[bold red]{entry.status}[/]"
     return _multiples(case, entry)
 
@@ -147,7 +147,7 @@ def _remarks(report: Report) -> Iterable[str]:
     said: dict[str, None] = {}
     for case in report.cases:
         for entry in case.entries:
-            if entry.status is Status.TIMED and entry.text:
+            if entry.status.is_timed and entry.text:
                 said[f"{escape(entry.name)}: {escape(entry.text)}"] = None
             elif entry.text:
                 where = f"{case.cell} {case.mode} {case.shape.name}"

@@ -31,7 +31,8 @@ class Peer:
     """A contestant: ``requires`` are modules that must be there, ``package`` how pip calls them.
 
     ``cells`` None means every cell; ``lacks`` names gradients that it cannot compute, so that it
-    does less work; ``note`` says what else differs.
+    does less work; ``note`` says what else differs. A ``yardstick`` computes something else to
+    measure by, the cell ``instead`` or what its module does: it is timed but not compared.
     """
 
     name: str
@@ -42,6 +43,8 @@ class Peer:
     modes: tuple[Mode, ...] = BOTH
     lacks: tuple[str, ...] = ()
     note: str = ""
+    yardstick: bool = False
+    instead: str = ""
 
     @property
     def installed(self) -> bool:
