@@ -309,7 +309,8 @@ class _Reverse:
         """A zero adjoint up to the next part, for parts that nothing depends on."""
         starts = [p[1] - position for p in rest if p[0] == axis] + [total - position]
         ahead = [s for s in starts if all(c > 0 for c in s.as_coefficients_dict().values())]
-        size = min(ahead, key=lambda s: (len(s.free_symbols), str(s)))
+        # The nearest start: cuts of one axis differ by positive terms, so fewer terms are nearer.
+        size = min(ahead, key=lambda s: (sum(s.as_coefficients_dict().values()), str(s)))
         shape = (*value.shape[:axis], size, *value.shape[axis + 1 :])
         return self._emit(f"d_{value.name}_zero", shape, Integer(0))
 

@@ -56,6 +56,13 @@ FOUND = {
             w = Weight(H + H, N, D)
             s0 = tanh(matmul(concat(i0, i0), w)) + 0.5 * s0_prev
     """,
+    "a part whose gradient is 0 before one whose gradient is not": """
+        class RandomCell(Cell):
+            i0, s0_prev = Input(2 * H), State(H)
+            w = Weight(2 * H, 2 * H)
+            p, q = split(matmul(i0, w), 2)
+            s0 = where(p > 0.25, s0_prev, tanh(q))
+    """,
     "a state and no input": """
         class RandomCell(Cell):
             s0_prev, w = State(H), Weight(H, H)
