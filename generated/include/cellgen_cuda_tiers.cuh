@@ -46,7 +46,7 @@ inline int cellgen_choose_blocks(
     blocks->count = (rows + blocks->rows - 1) / blocks->rows;
     blocks->shared = products * (int64_t)bytes;
     const int64_t threads = (blocks->rows * widest + 31) / 32 * 32;
-    blocks->threads = threads < 512 ? threads : 512;
+    blocks->threads = threads < 256 ? threads : 256; /* any kernel has registers for so many */
     if (blocks->shared > most) {
         if (tier == CELLGEN_TIER_WHOLE) run->error = CELLGEN_TIER_DOES_NOT_FIT;
         return 0;
