@@ -133,13 +133,14 @@ def _derived(definition: Definition, program: Program) -> Section:
     authored = {str(equation.target.name) for equation in definition.equations}
     hidden = _written_out(program, authored)
     plain, latex = _InlinedText(hidden), _InlinedLatex(hidden)
-    lines = []
+    lines: list[Line] = []
+    stated = {str(value) for value in program.arguments}
     for statement in program.statements:
         target = statement.target
         if target in hidden:
             continue
         if str(target.name) in authored:
-            lines.append(_author_line(definition, target, True))
+            lines += _with_what_it_reads(definition, target, stated)
         else:
             again = target.role in (Role.LOCAL, Role.TEMPORARY)
             expression = statement.expression
@@ -147,6 +148,25 @@ def _derived(definition: Definition, program: Program) -> Section:
     return Section(
         program.function, program.arguments, program.optional, program.results, tuple(lines)
     )
+
+
+def _with_what_it_reads(definition: Definition, target: Value, stated: set[str]) -> list[Line]:
+    """The author's equation of a value, after those of the values in it that stand nowhere yet.
+
+    A program may hold such a value in parts only.
+    """
+    if str(target.name) in stated:
+        return []
+    equations = {str(e.target.name): e for e in definition.equations}
+    stated.add(str(target.name))
+    read = sorted(equations[str(target.name)].expression.atoms(Value), key=lambda v: v.order)
+    lines = [
+        line
+        for value in read
+        if str(value.name) in equations
+        for line in _with_what_it_reads(definition, equations[str(value.name)].target, stated)
+    ]
+    return [*lines, _author_line(definition, target, True)]
 
 
 def _written_out(program: Program, authored: set[str]) -> dict[Value, Expr]:

@@ -824,6 +824,7 @@ CODES = {
     "declaration",
     "declaration.activation",
     "declaration.arity",
+    "declaration.axis",
     "declaration.cell",
     "declaration.clip",
     "declaration.constant",

@@ -567,4 +567,4 @@ def test_an_array_named_like_an_option_is_refused():
         team=True,
     )
     with pytest.raises(BuildError, match="an argument cannot be named 'mask'"):
-        Kernel(Interface("small", "0" * 12, (function,)), SourceFiles("", "", {}))
+        Kernel(Interface("small", "0" * 12, (function,)), SourceFiles("small", ()))
