@@ -5,8 +5,9 @@
 1. ``check``: every cell, element type, tier and seed against the C kernels in float64, results in
    memory full of NaN, twice with equal bits.
 2. ``sanitize``: a part of that under compute-sanitizer, memcheck and racecheck.
-3. ``bench``: LSTM and GRU against cuDNN through PyTorch (kernel names recorded), sLSTM against
-   FlashRNN where it is installed, minGRU against the bandwidth of a copy; medians of CUDA events.
+3. ``bench``: LSTM and GRU against cuDNN through PyTorch (kernel names recorded), sLSTM of 12 x 64
+   units against FlashRNN where it is installed, minGRU against the bandwidth of a copy; medians of
+   CUDA events.
 
 ``--emulated`` runs the check on the CPU, for tests of this file. Where a part cannot run (no
 compute-sanitizer, no PyTorch), the report says so; nothing is filled in.
@@ -35,11 +36,12 @@ from cellgen.kernel import Kernel
 
 SHAPES = ((5, 3, 4, 7), (1, 1, 1, 1), (12, 33, 20, 40), (3, 130, 17, 65))
 DIMS = {"K": 2, "D": 3, "P": 3, "M": 5}
+HEADS = {"K": 12, "D": 64}
 TIERS = ("steps", "whole")
 # float64 and float32: sums of up to 10^3 terms over 12 steps, growth included. bfloat16: 2^-9 for
 # each of some tens of roundings in a row.
 BARS = {"float64": 1e-11, "float32": 2e-4, "bfloat16": 0.08}
-SANITIZED = ("lstm", "gru", "min_gru", "layer_norm_lstm")
+SANITIZED = ("lstm", "gru", "min_gru", "layer_norm_lstm", "slstm_heads")
 BENCH_SHAPES = ((100, 32, 256), (100, 64, 512), (512, 16, 1024))
 SLSTM_SHAPE = (1024, 16, 768)
 SCAN_SHAPE = (4096, 8, 1024)
@@ -124,7 +126,10 @@ def backward_outputs(function: Function, expected: object) -> list[str]:
 def _draw(
     function: Function, sizes: dict[str, int], rng: np.random.Generator, optional: bool
 ) -> dict[str, np.ndarray]:
-    """Random arguments that bfloat16 holds too, so that rounding them is no error."""
+    """Random arguments that bfloat16 holds too, so that rounding them is no error.
+
+    The normaliser of an sLSTM, by which it divides, is positive.
+    """
     drawn = {}
     for a in function.arguments:
         if (
@@ -134,7 +139,9 @@ def _draw(
             and (optional or a.text != "output")
         ):
             lengths = [axis_length(axis, sizes) for axis in a.shape]
-            bits = (rng.standard_normal(lengths) * 0.5).astype(np.float32).view(np.uint32)
+            values = rng.standard_normal(lengths) * 0.5
+            values = np.abs(values) + 0.5 if a.name == "n_prev" else values
+            bits = values.astype(np.float32).view(np.uint32)
             drawn[a.name] = (bits & 0xFFFF0000).view(np.float32).astype(np.float64)
     return drawn
 
@@ -195,7 +202,8 @@ def bench() -> list[dict[str, object]]:
     for cell, shape in product(("LSTM", "GRU"), BENCH_SHAPES):
         for dtype in ("float32", "float16", "bfloat16"):
             records.append(_time_cudnn(torch, cell, shape, dtype))
-    records.append(_time_own(torch, "slstm", SLSTM_SHAPE, "bfloat16"))
+    for dtype in ("float32", "bfloat16"):
+        records.append(_time_own(torch, "slstm_heads", SLSTM_SHAPE, dtype))
     if importlib.util.find_spec("flashrnn") is None:
         records.append({"peer": "flashrnn", "skipped": "not installed"})
     else:
@@ -238,7 +246,7 @@ def _graph(torch: object, call: Callable[[], object]) -> Callable[[], object]:
 
 def _time_own(torch: object, cell: str, shape: tuple[int, ...], dtype: str) -> dict[str, object]:
     kernel = cellgen.load_cuda(cell)
-    sizes = {"T": shape[0], "B": shape[1], "I": shape[2], "H": shape[2], **DIMS}
+    sizes = {"T": shape[0], "B": shape[1], "I": shape[2], "H": shape[2], **DIMS, **HEADS}
     kind = getattr(torch, dtype)
 
     def drawn(function: Function, optional: bool) -> dict[str, object]:
@@ -247,6 +255,7 @@ def _time_own(torch: object, cell: str, shape: tuple[int, ...], dtype: str) -> d
             if not a.is_scalar and a.optional == optional and not a.saved and a.text != "output":
                 lengths = [axis_length(axis, sizes) for axis in a.shape]
                 values = torch.randn(lengths, device="cuda") / shape[2] ** 0.5  # type: ignore[attr-defined]
+                values = values.abs() + 1 if a.name == "n_prev" else values
                 found[a.name] = values.to(kind)
         return found
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from cellgen import Cell, api, nvcc
 from cellgen.abi import Function, axis_length
-from cellgen.cells import LSTM, SHIPPED, Elman, MinGRU
+from cellgen.cells import LSTM, SHIPPED, Elman, MinGRU, SLSTMHeads
 from cellgen.cli import app
 from cellgen.cuda import (
     HOST_OPTIONS,
@@ -28,6 +28,7 @@ from cellgen.cuda import (
     CudaKernel,
     DeviceArray,
     DeviceError,
+    _open_blas,
     to_bfloat16,
 )
 from cellgen.errors import ArgumentError, BuildError
@@ -36,11 +37,11 @@ from cellgen.paths import generated_folder, include_folder
 from cellgen.pipeline import generate, programs_of
 from cellgen.reference import interpret
 from cellgen.results import Results
-from tests.conftest import VARIANTS, Attend, Softmax, draw, relative
+from tests.conftest import VARIANTS, Softmax, draw, relative
 
 Arrays = dict[str, np.ndarray]
-QUICK = (LSTM, Softmax)
-"""Products side by side and sums over rows; sums over units and over everything."""
+QUICK = (LSTM, Softmax, SLSTMHeads)
+"""Products side by side and sums over rows; sums over units and over everything; heads."""
 SHAPES = ((3, 4, 5, 7), (1, 1, 1, 1), (2, 17, 3, 33), (10, 30, 2, 3))
 EMPTY = ((0, 2, 3, 4), (2, 0, 3, 4), (3, 2, 0, 4))
 # float64: sums of up to 300 terms over 10 steps. float32: the same at 6e-8, times the growth of a
@@ -57,22 +58,10 @@ def names(cells: tuple[type[Cell], ...], chosen: tuple[type[Cell], ...]) -> list
     return [
         pytest.param(c, id=c.definition.name, marks=() if c in chosen else pytest.mark.slow)
         for c in cells
-        if not any(len(value.shape) > 2 for value in c.definition.declared)
     ]
 
 
-def test_heads_are_not_rendered_yet_and_the_message_says_so() -> None:
-    with pytest.raises(BuildError, match=r"attend: .*s has heads, which are not rendered for CUDA"):
-        api.compile_cuda(Attend)
-
-
-def has_heads(cell: type[Cell]) -> bool:
-    """Heads are not rendered for CUDA yet."""
-    return any(len(value.shape) > 2 for value in cell.definition.declared)
-
-
-FLAT = tuple(cell for cell in ALL if not has_heads(cell))
-each_cell = pytest.mark.parametrize("cell", names(FLAT, QUICK))
+each_cell = pytest.mark.parametrize("cell", names(ALL, QUICK))
 
 
 @cache
@@ -228,7 +217,7 @@ def test_lower_precisions_agree_with_float64(cell: type[Cell]) -> None:
 
 
 @with_cxx
-@pytest.mark.parametrize("cell", names(FLAT, (LSTM,)))
+@pytest.mark.parametrize("cell", names(ALL, (LSTM,)))
 def test_results_do_not_depend_on_the_order_of_threads(cell: type[Cell]) -> None:
     kernel = emulated(cell)
     runs = []
@@ -240,7 +229,7 @@ def test_results_do_not_depend_on_the_order_of_threads(cell: type[Cell]) -> None
 
 
 @with_cxx
-@pytest.mark.parametrize("cell", names(FLAT, (LSTM, MinGRU)))
+@pytest.mark.parametrize("cell", names(ALL, (LSTM, MinGRU, SLSTMHeads)))
 def test_all_steps_in_one_launch_give_the_same_bits(cell: type[Cell]) -> None:
     kernel = emulated(cell)
     for shape in ((4, 9, 5, 7), (0, 2, 3, 4), (2, 0, 3, 4)):
@@ -287,6 +276,77 @@ def test_what_is_not_saved_or_not_given_changes_nothing() -> None:
         assert np.array_equal(a, b)
 
 
+# --- emulated: products of cuBLAS ----------------------------------------------------------------
+
+CUBLAS = r"""
+#include <stdint.h>
+#include <stdlib.h>
+typedef int64_t N;
+int cublasCreate_v2(void **handle) { return (*handle = malloc(1)) ? 0 : 3; }
+int cublasDestroy_v2(void *handle) { return free(handle), 0; }
+int cublasSetStream_v2(void *handle, void *stream) { return 0; }
+int cublasSetWorkspace_v2(void *handle, void *memory, size_t bytes) { return 0; }
+static double at(const void *m, int wide, N i)
+{
+    return wide ? ((const double *)m)[i] : ((const float *)m)[i];
+}
+/* Columns first, as documented: c[i + j * ldc] = sum of op(a)[i][k] op(b)[k][j]. */
+int cublasGemmEx_64(void *handle, int ta, int tb, N m, N n, N k, const void *alpha, const void *a,
+    int type_a, N lda, const void *b, int type_b, N ldb, const void *beta, void *c, int type_c,
+    N ldc, int compute, int algorithm)
+{
+    if (type_a > 1 || type_b > 1 || type_c > 1) return 15;
+    if (lda < (ta ? k : m) || ldb < (tb ? n : k) || ldc < m) return 7;
+    for (N j = 0; j < n; ++j)
+        for (N i = 0; i < m; ++i) {
+            double sum = 0;
+            for (N l = 0; l < k; ++l)
+                sum += at(a, type_a, ta ? l + i * lda : i + l * lda)
+                    * at(b, type_b, tb ? j + l * ldb : l + j * ldb);
+            sum *= at(alpha, compute == 70, 0);
+            if (at(beta, compute == 70, 0)) sum += at(c, type_c, i + j * ldc);
+            if (type_c)
+                ((double *)c)[i + j * ldc] = sum;
+            else
+                ((float *)c)[i + j * ldc] = (float)sum;
+        }
+    return 0;
+}
+int cublasGemmStridedBatchedEx_64(void *handle, int ta, int tb, N m, N n, N k, const void *alpha,
+    const char *a, int type_a, N lda, long long next_a, const char *b, int type_b, N ldb,
+    long long next_b, const void *beta, char *c, int type_c, N ldc, long long next_c, N count,
+    int compute, int algorithm)
+{
+    int status = 0;
+    for (N i = 0; i < count && !status; ++i)
+        status = cublasGemmEx_64(handle, ta, tb, m, n, k, alpha, a + i * next_a * (4 << type_a),
+            type_a, lda, b + i * next_b * (4 << type_b), type_b, ldb, beta,
+            c + i * next_c * (4 << type_c), type_c, ldc, compute, algorithm);
+    return status;
+}
+"""
+"""A library with the functions of cuBLAS that are called, written from their documentation."""
+
+
+@with_cxx
+@pytest.mark.parametrize("cell", [LSTM, SLSTMHeads])
+def test_products_of_cublas_are_called_as_documented(
+    cell: type[Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cublas.c").write_text(CUBLAS)
+    command = ["gcc", "-shared", "-fPIC", "-O1", "cublas.c", "-o", "cublas.so"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    kernel = emulated(cell)
+    shapes = ((3, 4, 5, 7), (0, 2, 3, 4))
+    own = [run(cell, kernel, shape, "float64") for shape in shapes]
+    blas = _open_blas(kernel.library(), str(tmp_path / "cublas.so"))
+    assert blas != kernel.library().ffi.NULL
+    monkeypatch.setattr(kernel, "blas", lambda device: blas)
+    for shape, expected in zip(shapes, own, strict=True):
+        for name, array in run(cell, kernel, shape, "float64").items():
+            assert relative(array, expected[name]) < TOLERANCE["float64"], (shape, name)
+
+
 # --- emulated: planted faults --------------------------------------------------------------------
 
 HEADER = include_folder() / "cellgen_cuda.cuh"
@@ -306,13 +366,17 @@ def test_a_barrier_that_is_left_out_is_noticed(line: int) -> None:
 
 @with_cxx
 @pytest.mark.parametrize(("part", "count"), [("forward", 2), ("reverse", 1)])
-def test_a_barrier_left_out_of_a_kernel_over_all_steps_is_noticed(part: str, count: int) -> None:
+@pytest.mark.parametrize("cell", [LSTM, SLSTMHeads])
+def test_a_barrier_left_out_of_a_kernel_over_all_steps_is_noticed(
+    cell: type[Cell], part: str, count: int
+) -> None:
     """After the weights have been brought, and between a loop and the product that follows."""
-    lines = generate(LSTM).cuda.splitlines()
-    start = next(n for n, text in enumerate(lines) if f"lstm_{part}_block)" in text)
+    lines = generate(cell).cuda.splitlines()
+    name = f"{cell.definition.name}_{part}_block)"
+    start = next(n for n, text in enumerate(lines) if name in text)
     barriers = [n + 1 for n, text in enumerate(lines) if n > start and "__syncthreads();" in text]
     for line in barriers[:count]:
-        assert _notices(LSTM, line, "whole"), line
+        assert _notices(cell, line, "whole"), line
 
 
 def _notices(cell: type[Cell], line: int, tier: str = "steps") -> bool:
@@ -370,7 +434,7 @@ STRICT = ["-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra", "-Xptxas", "
 
 
 @with_nvcc
-@pytest.mark.parametrize("cell", names(FLAT, (LSTM,)))
+@pytest.mark.parametrize("cell", names(ALL, (LSTM, SLSTMHeads)))
 def test_sources_compile_without_a_warning_and_without_spills(
     cell: type[Cell], tmp_path: Path
 ) -> None:
@@ -395,12 +459,8 @@ def test_sources_compile_without_a_warning_and_without_spills(
 
 
 @pytest.mark.slow
-def test_every_cell_without_heads_has_cuda_sources_and_the_others_say_why() -> None:
-    for cell in ALL:
-        source = generate(cell)
-        assert bool(source.cuda) != has_heads(cell), source.name
-        if has_heads(cell):
-            assert "has heads, which are not rendered for CUDA yet" in source.not_on_cuda
+def test_every_cell_has_cuda_sources() -> None:
+    assert not [cell for cell in ALL if not generate(cell).cuda]
 
 
 # --- errors --------------------------------------------------------------------------------------
@@ -570,6 +630,7 @@ def test_a_target_that_does_not_exist_is_refused() -> None:
     ("cell", "said"),
     [
         ("lstm", "a block takes rows through all steps in one launch where nH * 4 * nH weights"),
+        ("slstm_heads", "a block takes rows of one head through all steps in one launch where nD"),
         ("min_gru", "sequence_forward: a thread takes a unit of a row through all steps"),
         ("layer_norm_lstm", "because a sum over units in every step needs whole rows"),
     ],

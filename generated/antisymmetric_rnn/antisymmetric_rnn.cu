@@ -492,7 +492,7 @@ __global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [a] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), 1);
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* tanh_tanh_pre = tanh(b + x_w_h_prev - h_prev * gam)
@@ -555,7 +555,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_forward)(
     /* x @ [w], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_1_sums, nH, 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(antisymmetric_rnn_forward_block), blocks, nT, nB, nI, nH, *args, a_once, forward_1_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -755,7 +755,7 @@ __global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_block)(
 }
         __syncthreads();
         /* d_tanh_pre @ [a.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_h_prev = d_h_in + d_h_prev_1 - d_tanh_pre * gam */
@@ -834,7 +834,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_backward)
         cg_rows(a_once, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_block), blocks, nT, nB, nI, nH, *args, a_once, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

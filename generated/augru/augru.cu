@@ -603,9 +603,9 @@ __global__ void CELLGEN_CUDA_NAME(augru_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [u_u, u_r] */
-        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)), 1);
+        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)), nH, 1);
         /* h_prev @ [u_n] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows((args->h_prev_u_n ? args->h_prev_u_n + step * nB * nH : forward_h_prev_u_n), nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows((args->h_prev_u_n ? args->h_prev_u_n + step * nB * nH : forward_h_prev_u_n), nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* sigmoid_sigmoid_pre = sigmoid(b_u + x_w_u_h_prev)
@@ -702,7 +702,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_forward)(
     /* x @ [w_n, w_u, w_r], all steps at once */
     cg_gemm_nn(&run, nT * nB, 3 * nH, nI, args->x, nI, forward_1_weights_1, 3 * nH, forward_1_sums, (3 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(augru_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_h_prev_u_n);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -980,9 +980,9 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_block)(
 }
         __syncthreads();
         /* d_h_prev_u_n @ [u_n.T]; d_r_pre @ [u_r.T] */
-        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (5 * nH) + nH, (5 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (5 * nH) + nH, (5 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         /* d_sigmoid_pre @ [u_u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)), shared_2, cg_rows(reverse_2_sums, nH), 1);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)), shared_2, cg_rows(reverse_2_sums, nH), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_h_prev = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre */
@@ -1079,7 +1079,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_r, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (2 * nH) * 1 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(augru_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_u, reverse_2_sums, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

@@ -740,7 +740,7 @@ __global__ void CELLGEN_CUDA_NAME(cfc_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [w_bb[I:I + H, :M]] */
-        cg_block_product<1>(top, rows, nM, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nM) + nM, (2 * nM)), 0);
+        cg_block_product<1>(top, rows, nM, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nM) + nM, (2 * nM)), nM, 0);
         for (int64_t at = threadIdx.x; at < rows * (nM); at += blockDim.x) {
             const int64_t row = top + at / (nM), unit = at % (nM);
             /* tanh_tanh_pre = tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3)
@@ -760,7 +760,7 @@ __global__ void CELLGEN_CUDA_NAME(cfc_forward_block)(
 }
         __syncthreads();
         /* q @ [w_f, w_g, w_k] */
-        cg_block_product<3>(top, rows, nH, nM, cg_in(forward_q, nM), shared_2, cg_rows(forward_2_sums, (3 * nH)), 0);
+        cg_block_product<3>(top, rows, nH, nM, cg_in(forward_q, nM), shared_2, cg_rows(forward_2_sums, (3 * nH)), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* f = b_f + q_w_f
@@ -850,7 +850,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward)(
     /* x @ [w_bb[:I, :M]], all steps at once */
     cg_gemm_nn(&run, nT * nB, nM, nI, args->x, nI, args->w_bb, nM, forward_1_sums, (2 * nM), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(cellgen_larger(0, nM), nH), nH * 1 * nM + nM * 3 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nM), nH), nH * 1 * nM + nM * 3 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(cfc_forward_block), blocks, nT, nB, nI, nH, nM, *args, forward_1_sums, forward_q, forward_2_sums, forward_2_weights_1);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -1149,7 +1149,7 @@ __global__ void CELLGEN_CUDA_NAME(cfc_reverse_block)(
 }
         __syncthreads();
         /* d_k_pre @ [w_k.T]; d_g_pre @ [w_g.T]; d_f @ [w_f.T] */
-        cg_block_product<1>(top, rows, nM, 3 * nH, cg_in(adjoints + step * nB * (4 * nH + 2 * nM) + nH, (4 * nH + 2 * nM)), shared_1, cg_rows(reverse_2_sums, nM), 0);
+        cg_block_product<1>(top, rows, nM, 3 * nH, cg_in(adjoints + step * nB * (4 * nH + 2 * nM) + nH, (4 * nH + 2 * nM)), shared_1, cg_rows(reverse_2_sums, nM), nM, 0);
         for (int64_t at = threadIdx.x; at < rows * (nM); at += blockDim.x) {
             const int64_t row = top + at / (nM), unit = at % (nM);
             /* d_tanh_tanh_pre = 1.7159 * d_q
@@ -1169,7 +1169,7 @@ __global__ void CELLGEN_CUDA_NAME(cfc_reverse_block)(
 }
         __syncthreads();
         /* d_h_prev_w_bb @ [w_bb[I:I + H, :M].T] */
-        cg_block_product<1>(top, rows, nH, nM, cg_in(adjoints + step * nB * (4 * nH + 2 * nM) + 4 * nH + nM, (4 * nH + 2 * nM)), shared_2, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), 0);
+        cg_block_product<1>(top, rows, nH, nM, cg_in(adjoints + step * nB * (4 * nH + 2 * nM) + 4 * nH + nM, (4 * nH + 2 * nM)), shared_2, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 0);
         __syncthreads();
     }
 }
@@ -1254,7 +1254,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward)(
     cg_turn(&run, nH, nM, cg_rows(reverse_2_weights_1 + (2 * nH) * nM, nM), cg_in(args->w_f, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(cellgen_larger(0, nM), nH), (3 * nH) * 1 * nM + nM * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nM), nH), (3 * nH) * 1 * nM + nM * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(cfc_reverse_block), blocks, nT, nB, nI, nH, nM, *args, adjoints, d_h_prev_pair, reverse_2_sums, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

@@ -585,7 +585,7 @@ __global__ void CELLGEN_CUDA_NAME(cifg_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [u_f, u_g, u_o] */
-        cg_block_product<3>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH), (3 * nH)), 1);
+        cg_block_product<3>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH), (3 * nH)), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* f = sigmoid(b_f + x_w_f_h_prev)
@@ -680,7 +680,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cifg_cuda_sequence_forward)(
     /* x @ [w_f, w_g, w_o], all steps at once */
     cg_gemm_nn(&run, nT * nB, 3 * nH, nI, args->x, nI, forward_1_weights_1, 3 * nH, forward_1_sums, (3 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 3 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(cifg_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -913,7 +913,7 @@ __global__ void CELLGEN_CUDA_NAME(cifg_reverse_block)(
 }
         __syncthreads();
         /* d_o_pre @ [u_o.T]; d_g_pre @ [u_g.T]; d_f_pre @ [u_f.T] */
-        cg_block_product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (3 * nH), (3 * nH)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), 0);
+        cg_block_product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (3 * nH), (3 * nH)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 0);
         __syncthreads();
     }
 }
@@ -1002,7 +1002,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cifg_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (3 * nH) * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (3 * nH) * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(cifg_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

@@ -463,9 +463,9 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* y_prev @ [w] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), 1);
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
         /* z_prev @ [v] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH), shared_2, cg_rows(forward_1_sums + step * nB * nH, nH), 1);
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH), shared_2, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* force = tanh(b + x_u_y_prev_z_prev)
@@ -532,7 +532,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward)(
     /* x @ [u], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->u, nH, forward_1_sums, nH, 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(co_rnn_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -730,7 +730,7 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_reverse_block)(
 }
         __syncthreads();
         /* d_force_pre @ [v.T, w.T] */
-        cg_block_product<2>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(reverse_2_sums, (2 * nH)), 0);
+        cg_block_product<2>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(reverse_2_sums, (2 * nH)), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_z_prev = d_z_total * (1 - dt * eps) + d_z_prev_1
@@ -821,7 +821,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_y_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_y_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_z_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_z_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 2 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(co_rnn_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_y_prev_pair, d_z_prev_pair, reverse_d_y_in, reverse_d_z_total, reverse_2_sums, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

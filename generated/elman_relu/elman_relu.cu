@@ -297,7 +297,7 @@ __global__ void CELLGEN_CUDA_NAME(elman_relu_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [u] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), 1);
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* h_bar = b + x_w_h_prev
@@ -347,7 +347,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(elman_relu_cuda_sequence_forward)(
     /* x @ [w], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_1_sums, nH, 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(elman_relu_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -462,7 +462,7 @@ __global__ void CELLGEN_CUDA_NAME(elman_relu_reverse_block)(
 }
         __syncthreads();
         /* d_h_bar @ [u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 0);
         __syncthreads();
     }
 }
@@ -507,7 +507,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(elman_relu_cuda_sequence_backward)(
     if (status) return status;
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(elman_relu_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

@@ -666,9 +666,9 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* x @ [w] */
-        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->s ? args->s + step * nB * nH : forward_s), nH), 0);
+        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->s ? args->s + step * nB * nH : forward_s), nH), nH, 0);
         /* h_prev @ [u] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows((args->s ? args->s + step * nB * nH : forward_s), nH), 1);
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows((args->s ? args->s + step * nB * nH : forward_s), nH), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* z = sigmoid(b_z + s)
@@ -740,7 +740,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward)(
         cg_rows(sigmoid_zeta_once, 1),
         cg_rows(sigmoid_nu_once, 1));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nI * 1 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nI * 1 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(fast_grnn_forward_block), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, forward_s);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -1035,7 +1035,7 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
 }
         __syncthreads();
         /* d_s @ [u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_h_prev = d_h_in * z + d_h_prev_1 */
@@ -1133,7 +1133,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
         cg_rows(sigmoid_nu_once, 1));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(fast_grnn_reverse_block), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, adjoints, d_h_prev_pair, reverse_z, reverse_2_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

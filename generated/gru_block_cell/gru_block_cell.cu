@@ -574,7 +574,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [w_ru[I:I + H, :H], w_ru[I:I + H, H:2*H]] */
-        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), 1);
+        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* r = sigmoid(b_ru_0 + x_w_ru_h_prev_0)
@@ -602,7 +602,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_forward_block)(
 }
         __syncthreads();
         /* h_prev_r @ [w_c[I:I + H, :H]] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_prev_r, nH), shared_2, cg_rows(forward_2_sums + step * nB * nH, nH), 1);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_prev_r, nH), shared_2, cg_rows(forward_2_sums + step * nB * nH, nH), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* c_bar = b_c + x_w_c_h_prev_r
@@ -672,7 +672,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward)(
     /* x @ [w_c[:I, :H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w_c, nH, forward_2_sums, nH, 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(gru_block_cell_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_h_prev_r, forward_2_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -930,7 +930,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_reverse_block)(
 }
         __syncthreads();
         /* d_c_bar @ [w_c[I:I + H, :H].T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (3 * nH), (3 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (3 * nH), (3 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_r_total = d_r + d_h_prev_r * h_prev
@@ -950,7 +950,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_reverse_block)(
 }
         __syncthreads();
         /* d_r_bar_u_bar @ [w_ru[I:I + H, :2*H].T] */
-        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (3 * nH) + nH, (3 * nH)), shared_2, cg_rows(reverse_3_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (3 * nH) + nH, (3 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_h_prev = d_h_in * u + d_h_prev_r * r + d_h_prev_1 */
@@ -1039,7 +1039,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
     cg_turn(&run, 2 * nH, nI, cg_rows(deferred_7_weights_1 + nH * nI, nI), cg_in(args->w_ru, (2 * nH)));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH + (2 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + (2 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(gru_block_cell_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_3_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

@@ -287,6 +287,9 @@ struct cellgen_blas {
     int (*set_workspace)(void *, void *, size_t);
     int (*gemm)(void *, int, int, int64_t, int64_t, int64_t, const void *, const void *, int, int64_t,
                 const void *, int, int64_t, const void *, void *, int, int64_t, int, int);
+    int (*gemm_batched)(void *, int, int, int64_t, int64_t, int64_t, const void *, const void *, int,
+                        int64_t, long long, const void *, int, int64_t, long long, const void *, void *,
+                        int, int64_t, long long, int64_t, int, int);
 };
 
 enum { CELLGEN_CUBLAS_N = 0, CELLGEN_CUBLAS_T = 1, CELLGEN_CUBLAS_DEFAULT = -1 };
@@ -305,12 +308,22 @@ inline float cellgen_accumulator(const __nv_bfloat16 *) { return 0; }
 
 #define CELLGEN_GEMM_TILE 16
 
+/* Products side by side: of each head, and of each slot that a head has. How many elements further
+ * the operands and the result of the next one begin; slots share the operand `a`. */
+struct cellgen_batch {
+    int64_t slots, heads, a_head, b_head, c_head, b_slot, c_slot;
+};
+
 /* c (+)= op(a) op(b) by tiles, the contracted index ascending. */
 template <typename E, typename C, typename R>
 __global__ void cellgen_gemm_tiles(
     int64_t rows, int64_t columns, int64_t inner, cellgen_rows<const E> a, int a_turned,
-    cellgen_rows<const E> b, int b_turned, cellgen_rows<C> c, int onto)
+    cellgen_rows<const E> b, int b_turned, cellgen_rows<C> c, int onto, cellgen_batch batch)
 {
+    const int64_t slot = blockIdx.z / batch.heads, head = blockIdx.z % batch.heads;
+    a.at += head * batch.a_head;
+    b.at += slot * batch.b_slot + head * batch.b_head;
+    c.at += slot * batch.c_slot + head * batch.c_head;
     CELLGEN_SHARED(R, a_tile, CELLGEN_GEMM_TILE * (CELLGEN_GEMM_TILE + 1));
     CELLGEN_SHARED(R, b_tile, CELLGEN_GEMM_TILE * (CELLGEN_GEMM_TILE + 1));
     const unsigned x = threadIdx.x, y = threadIdx.y, pitch = CELLGEN_GEMM_TILE + 1;
@@ -332,35 +345,52 @@ __global__ void cellgen_gemm_tiles(
         cg_store(c, row, column, onto ? cg_load(c, row, column) + sum : sum);
 }
 
-/* c (+)= op(a) op(b), row-major: rows x columns, contracted over inner. */
+/* c (+)= op(a) op(b), row-major: rows x columns, contracted over inner; as often as `batch` says. */
 template <typename E, typename C>
 void cellgen_gemm(
     cellgen_run *run, int64_t rows, int64_t columns, int64_t inner, const E *a, int64_t a_stride,
-    int a_turned, const E *b, int64_t b_stride, int b_turned, C *c, int64_t c_stride, int onto)
+    int a_turned, const E *b, int64_t b_stride, int b_turned, C *c, int64_t c_stride, int onto,
+    cellgen_batch batch = {1, 1, 0, 0, 0, 0, 0})
 {
     typedef decltype(cellgen_accumulator(a)) R;
-    if (rows <= 0 || columns <= 0 || run->error) return;
+    if (rows <= 0 || columns <= 0 || batch.heads <= 0 || run->error) return;
     if (inner <= 0) {
-        if (!onto) cg_clear(run, rows, columns, cg_rows(c, c_stride));
+        for (int64_t at = 0; at < batch.slots * batch.heads && !onto; ++at) {
+            const int64_t slot = at / batch.heads, head = at % batch.heads;
+            C *const own = c + slot * batch.c_slot + head * batch.c_head;
+            cg_clear(run, rows, columns, cg_rows(own, c_stride));
+        }
         return;
     }
     if (!run->blas) {
         CELLGEN_LAUNCH_BLOCKS(
             run, (cellgen_gemm_tiles<E, C, R>),
             dim3((unsigned)((rows + CELLGEN_GEMM_TILE - 1) / CELLGEN_GEMM_TILE),
-                 (unsigned)((columns + CELLGEN_GEMM_TILE - 1) / CELLGEN_GEMM_TILE)),
+                 (unsigned)((columns + CELLGEN_GEMM_TILE - 1) / CELLGEN_GEMM_TILE),
+                 (unsigned)(batch.slots * batch.heads)),
             dim3(CELLGEN_GEMM_TILE, CELLGEN_GEMM_TILE), rows, columns, inner, cg_in(a, a_stride),
-            a_turned, cg_in(b, b_stride), b_turned, cg_rows(c, c_stride), onto);
+            a_turned, cg_in(b, b_stride), b_turned, cg_rows(c, c_stride), onto, batch);
         return;
     }
     /* cuBLAS counts by columns: c' = b' a' */
     const R one = 1, scale = onto ? R(1) : R(0);
-    const int status = run->blas->gemm(
-        run->blas->handle, b_turned ? CELLGEN_CUBLAS_T : CELLGEN_CUBLAS_N,
-        a_turned ? CELLGEN_CUBLAS_T : CELLGEN_CUBLAS_N, columns, rows, inner, &one, b,
-        cellgen_cublas_type(b), b_stride, a, cellgen_cublas_type(a), a_stride, &scale, c,
-        cellgen_cublas_type(c), c_stride, cellgen_cublas_compute(a), CELLGEN_CUBLAS_DEFAULT);
-    if (status) run->error = CELLGEN_CUBLAS_STATUS + status;
+    const int b_op = b_turned ? CELLGEN_CUBLAS_T : CELLGEN_CUBLAS_N;
+    const int a_op = a_turned ? CELLGEN_CUBLAS_T : CELLGEN_CUBLAS_N;
+    const int b_type = cellgen_cublas_type(b), a_type = cellgen_cublas_type(a);
+    const int c_type = cellgen_cublas_type(c), compute = cellgen_cublas_compute(a);
+    for (int64_t slot = 0; slot < batch.slots && !run->error; ++slot) {
+        const E *const own = b + slot * batch.b_slot;
+        C *const sums = c + slot * batch.c_slot;
+        const int status = batch.heads == 1
+            ? run->blas->gemm(run->blas->handle, b_op, a_op, columns, rows, inner, &one, own, b_type,
+                              b_stride, a, a_type, a_stride, &scale, sums, c_type, c_stride, compute,
+                              CELLGEN_CUBLAS_DEFAULT)
+            : run->blas->gemm_batched(
+                  run->blas->handle, b_op, a_op, columns, rows, inner, &one, own, b_type, b_stride,
+                  batch.b_head, a, a_type, a_stride, batch.a_head, &scale, sums, c_type, c_stride,
+                  batch.c_head, batch.heads, compute, CELLGEN_CUBLAS_DEFAULT);
+        if (status) run->error = CELLGEN_CUBLAS_STATUS + status;
+    }
 }
 
 /* c (+)= a b; a b'; a' b: as in C, with `onto` at the end */
@@ -383,6 +413,103 @@ void cg_gemm_tn(cellgen_run *run, int64_t rows, int64_t columns, int64_t inner, 
     int64_t a_stride, const E *b, int64_t b_stride, C *c, int64_t c_stride, int onto)
 {
     cellgen_gemm(run, rows, columns, inner, a, a_stride, 1, b, b_stride, 0, c, c_stride, onto);
+}
+
+/* The same for heads that lie side by side, weights of a head (inner, columns) or (columns, inner):
+ * `slots` results share the operand a; they lie side by side, their weights one after the other. */
+template <typename E, typename C>
+void cg_gemm_heads_nn(cellgen_run *run, int64_t slots, int64_t heads, int64_t rows, int64_t columns,
+    int64_t inner, const E *a, int64_t a_stride, const E *b, int64_t b_stride, C *c, int64_t c_stride,
+    int onto)
+{
+    const int64_t size = inner * columns;
+    const cellgen_batch batch = {slots, heads, inner, size, columns, heads * size, heads * columns};
+    cellgen_gemm(run, rows, columns, inner, a, a_stride, 0, b, b_stride, 0, c, c_stride, onto, batch);
+}
+
+template <typename E, typename C>
+void cg_gemm_heads_nt(cellgen_run *run, int64_t slots, int64_t heads, int64_t rows, int64_t columns,
+    int64_t inner, const E *a, int64_t a_stride, const E *b, int64_t b_stride, C *c, int64_t c_stride,
+    int onto)
+{
+    const int64_t size = inner * columns;
+    const cellgen_batch batch = {slots, heads, inner, size, columns, heads * size, heads * columns};
+    cellgen_gemm(run, rows, columns, inner, a, a_stride, 0, b, b_stride, 1, c, c_stride, onto, batch);
+}
+
+/* Gradients of such weights: c is (heads, rows, columns). */
+template <typename E, typename C>
+void cg_gemm_heads_tn(cellgen_run *run, int64_t slots, int64_t heads, int64_t rows, int64_t columns,
+    int64_t inner, const E *a, int64_t a_stride, const E *b, int64_t b_stride, C *c, int64_t c_stride,
+    int onto)
+{
+    const int64_t size = rows * columns;
+    const cellgen_batch batch = {slots, heads, rows, columns, size, heads * columns, heads * size};
+    cellgen_gemm(run, rows, columns, inner, a, a_stride, 1, b, b_stride, 0, c, c_stride, onto, batch);
+}
+
+/* ------------------------------------------------------------------------------ work on heads */
+
+/* y[row][head] = sum of the head's units, ascending; heads lie side by side */
+template <typename A, typename Y>
+__global__ void cellgen_sum_heads(
+    int64_t rows, int64_t heads, int64_t units, cellgen_rows<const A> a, cellgen_rows<Y> y)
+{
+    const int64_t row = CELLGEN_MY_ROW, head = CELLGEN_MY_UNIT;
+    if (row >= rows || head >= heads) return;
+    decltype(cellgen_widen(A())) total = 0;
+    for (int64_t unit = 0; unit < units; ++unit) total += cg_load(a, row, head * units + unit);
+    cg_store(y, row, head, total);
+}
+
+/* 1 where a head's largest unit stands, the first of equal ones, else 0; a NaN counts as the largest */
+template <typename A, typename Y>
+__global__ void cellgen_first_max_heads(
+    int64_t rows, int64_t heads, int64_t units, cellgen_rows<const A> a, cellgen_rows<Y> y)
+{
+    const int64_t row = CELLGEN_MY_ROW, head = CELLGEN_MY_UNIT;
+    if (row >= rows || head >= heads) return;
+    typedef decltype(cellgen_widen(A())) R;
+    int64_t best = 0;
+    for (int64_t unit = 1; unit < units; ++unit) {
+        const R x = cg_load(a, row, head * units + unit), most = cg_load(a, row, head * units + best);
+        if (x > most || (x != x && most == most)) best = unit;
+    }
+    for (int64_t unit = 0; unit < units; ++unit)
+        cg_store(y, row, head * units + unit, R(unit == best ? 1 : 0));
+}
+
+/* y[row][head][unit] = a at the same place, with stride 0 along an axis that a lacks */
+template <typename A, typename Y>
+__global__ void cellgen_spread_heads(
+    int64_t rows, int64_t width, int64_t units, cellgen_rows<const A> a, int64_t a_head, int64_t a_unit,
+    cellgen_rows<Y> y)
+{
+    const int64_t row = CELLGEN_MY_ROW, at = CELLGEN_MY_UNIT;
+    if (row >= rows || at >= width) return;
+    cg_store(y, row, at, cg_load_or_zero(a, row, at / units * a_head + at % units * a_unit));
+}
+
+template <typename A, typename Y>
+void cg_sum_to(cellgen_run *run, int64_t rows, int64_t heads, int64_t units, cellgen_rows<const A> a,
+    cellgen_rows<Y> y)
+{
+    CELLGEN_ELEMENTS(run, (cellgen_sum_heads<A, Y>), rows, heads, units, a, y);
+}
+
+template <typename A, typename Y>
+void cg_first_max(cellgen_run *run, int64_t rows, int64_t heads, int64_t units,
+    cellgen_rows<const A> a, cellgen_rows<Y> y)
+{
+    CELLGEN_ELEMENTS(run, (cellgen_first_max_heads<A, Y>), rows, heads, units, a, y);
+}
+
+template <typename A, typename Y>
+void cg_spread(cellgen_run *run, int64_t rows, int64_t heads, int64_t units, cellgen_rows<const A> a,
+    int64_t a_head, int64_t a_unit, cellgen_rows<Y> y)
+{
+    const int64_t width = heads * units;
+    CELLGEN_ELEMENTS(run, (cellgen_spread_heads<A, Y>), rows, width, units, a, a_head, a_unit, y);
 }
 
 /* ------------------------------------------------------------------------- what the host calls */
@@ -489,9 +616,10 @@ CELLGEN_CUDA_API int cellgen_cuda_blas_open(const char *path, void **blas)
         *(void **)&opened->set_stream = dlsym(opened->library, "cublasSetStream_v2");
         *(void **)&opened->set_workspace = dlsym(opened->library, "cublasSetWorkspace_v2");
         *(void **)&opened->gemm = dlsym(opened->library, "cublasGemmEx_64");
+        *(void **)&opened->gemm_batched = dlsym(opened->library, "cublasGemmStridedBatchedEx_64");
     }
     if (!opened->library || !opened->create || !opened->destroy || !opened->set_stream
-        || !opened->set_workspace || !opened->gemm) {
+        || !opened->set_workspace || !opened->gemm || !opened->gemm_batched) {
         delete opened;
         return CELLGEN_NO_CUBLAS;
     }

@@ -18,6 +18,9 @@
 #undef cg_gemm_nn /* of the C runtime; those of cellgen_cuda.cuh are functions */
 #undef cg_gemm_nt
 #undef cg_gemm_tn
+#undef cg_sum_to
+#undef cg_first_max
+#undef cg_spread
 
 #undef store
 #undef CELLGEN_CUDA_NAME

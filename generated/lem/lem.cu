@@ -774,7 +774,7 @@ __global__ void CELLGEN_CUDA_NAME(lem_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* y_prev @ [w_1, w_2, w_z] */
-        cg_block_product<3>(top, rows, nH, nH, cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH), (3 * nH)), 1);
+        cg_block_product<3>(top, rows, nH, nH, cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH), (3 * nH)), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* sigmoid_sigmoid_pre = sigmoid(b_1 + x_v_1_y_prev)
@@ -817,7 +817,7 @@ __global__ void CELLGEN_CUDA_NAME(lem_forward_block)(
 }
         __syncthreads();
         /* z @ [w_y] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(args->z + step * nB * nH, nH), shared_2, cg_rows(forward_2_sums + step * nB * nH, nH), 1);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(args->z + step * nB * nH, nH), shared_2, cg_rows(forward_2_sums + step * nB * nH, nH), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* tanh_tanh_pre_2 = tanh(b_y + x_v_y_z)
@@ -905,7 +905,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_forward)(
     /* x @ [v_y], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->v_y, nH, forward_2_sums, nH, 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 3 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lem_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_dt_y, forward_2_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -1226,7 +1226,7 @@ __global__ void CELLGEN_CUDA_NAME(lem_reverse_block)(
 }
         __syncthreads();
         /* d_tanh_pre_2 @ [w_y.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (4 * nH), (4 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (4 * nH), (4 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_z_total = d_z_in + d_z_total_1
@@ -1265,7 +1265,7 @@ __global__ void CELLGEN_CUDA_NAME(lem_reverse_block)(
 }
         __syncthreads();
         /* d_tanh_pre @ [w_z.T]; d_sigmoid_pre_2 @ [w_2.T]; d_sigmoid_pre @ [w_1.T] */
-        cg_block_product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (4 * nH) + nH, (4 * nH)), shared_2, cg_rows(reverse_3_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (4 * nH) + nH, (4 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_y_prev = d_y_in * (1 - dt_y) + d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre */
@@ -1395,7 +1395,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_y_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_y_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_z_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_z_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH + (3 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + (3 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lem_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_y_prev_pair, d_z_prev_pair, reverse_d_y_in, reverse_d_z_in, reverse_dt_y, reverse_dt_z, reverse_2_sums, reverse_3_sums, reverse_3_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

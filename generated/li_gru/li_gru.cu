@@ -524,9 +524,9 @@ __global__ void CELLGEN_CUDA_NAME(li_gru_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [u_z] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)), 1);
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)), nH, 1);
         /* h_prev @ [u_n] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH)), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows(forward_1_sums + step * nB * (3 * nH) + 2 * nH, (3 * nH)), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* z = sigmoid(b_z + x_w_z_h_prev)
@@ -598,7 +598,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_forward)(
     /* x @ [w_n, w_z], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (3 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(li_gru_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -810,7 +810,7 @@ __global__ void CELLGEN_CUDA_NAME(li_gru_reverse_block)(
 }
         __syncthreads();
         /* d_h_prev_u_n @ [u_n.T]; d_z_pre @ [u_z.T] */
-        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (3 * nH) + nH, (3 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (3 * nH) + nH, (3 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_h_prev = d_h_prev_1_d_z_pre + d_h_prev_direct */
@@ -893,7 +893,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(li_gru_cuda_sequence_backward)(
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_z, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (2 * nH) * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(li_gru_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_prev_direct, reverse_2_sums, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

@@ -376,7 +376,7 @@ __global__ void CELLGEN_CUDA_NAME(lif_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* s_prev @ [u] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->s + (step - 1) * nB * nH : args->s_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), 1);
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->s + (step - 1) * nB * nH : args->s_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* v = v_prev * decay + b + x_w_s_prev - s_prev * threshold
@@ -437,7 +437,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_forward)(
     /* x @ [w], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_1_sums, nH, 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lif_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -611,7 +611,7 @@ __global__ void CELLGEN_CUDA_NAME(lif_reverse_block)(
 }
         __syncthreads();
         /* d_v_total @ [u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_s_prev = d_s_prev_1 - d_v_total * threshold */
@@ -677,7 +677,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_v_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_v_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_s_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_s_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lif_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_v_prev_pair, d_s_prev_pair, reverse_2_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

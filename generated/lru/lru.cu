@@ -1004,9 +1004,9 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* x @ [b_re] */
-        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH), 0);
+        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH), nH, 0);
         /* x @ [b_im] */
-        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_2, cg_rows((args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH), 0);
+        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_2, cg_rows((args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* h_re = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im
@@ -1034,9 +1034,9 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_block)(
 }
         __syncthreads();
         /* h_re @ [c_re] */
-        cg_block_product<1>(top, rows, nI, nH, cg_in(args->h_re + step * nB * nH, nH), shared_3, cg_rows(forward_2_sums, (2 * nI)), 0);
+        cg_block_product<1>(top, rows, nI, nH, cg_in(args->h_re + step * nB * nH, nH), shared_3, cg_rows(forward_2_sums, (2 * nI)), nI, 0);
         /* h_im @ [c_im] */
-        cg_block_product<1>(top, rows, nI, nH, cg_in(args->h_im + step * nB * nH, nH), shared_4, cg_rows(forward_2_sums + nI, (2 * nI)), 0);
+        cg_block_product<1>(top, rows, nI, nH, cg_in(args->h_im + step * nB * nH, nH), shared_4, cg_rows(forward_2_sums + nI, (2 * nI)), nI, 0);
         for (int64_t at = threadIdx.x; at < rows * (nI); at += blockDim.x) {
             const int64_t row = top + at / (nI), unit = at % (nI);
             /* y = x * d + h_re_c_re - h_im_c_im */
@@ -1137,7 +1137,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
         cg_rows(sin_angle_once, nH),
         cg_rows(lam_im_once, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(cellgen_larger(0, nH), nI), nI * 1 * nH + nI * 1 * nH + nH * 1 * nI + nH * 1 * nI, sizeof(store), 6, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nI * 1 * nH + nI * 1 * nH + nH * 1 * nI + nH * 1 * nI, sizeof(store), 6, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lru_forward_block), blocks, nT, nB, nI, nH, *args, scale_once, lam_re_once, lam_im_once, forward_x_b_re, forward_x_b_im, forward_2_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -1581,9 +1581,9 @@ __global__ void CELLGEN_CUDA_NAME(lru_reverse_block)(
 }
         __syncthreads();
         /* d_y_copy @ [c_re.T] */
-        cg_block_product<1>(top, rows, nH, nI, cg_in(reverse_d_y_copy, nI), shared_1, cg_rows(reverse_3_sums + nH, (2 * nH)), 0);
+        cg_block_product<1>(top, rows, nH, nI, cg_in(reverse_d_y_copy, nI), shared_1, cg_rows(reverse_3_sums + nH, (2 * nH)), nH, 0);
         /* d_h_im_c_im @ [c_im.T] */
-        cg_block_product<1>(top, rows, nH, nI, cg_in(adjoints + step * nB * (nI + 2 * nH), (nI + 2 * nH)), shared_2, cg_rows(reverse_3_sums, (2 * nH)), 0);
+        cg_block_product<1>(top, rows, nH, nI, cg_in(adjoints + step * nB * (nI + 2 * nH), (nI + 2 * nH)), shared_2, cg_rows(reverse_3_sums, (2 * nH)), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_h_im_total = d_h_im_in + d_h_im_total_1
@@ -1757,7 +1757,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_h_re_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_re_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_im_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_im_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(cellgen_larger(0, nH), nI), nI * 1 * nH + nI * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nI * 1 * nH + nI * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lru_reverse_block), blocks, nT, nB, nI, nH, *args, lam_re_once, lam_im_once, adjoints, d_h_re_prev_pair, d_h_im_prev_pair, reverse_d_h_re_in, reverse_d_h_im_in, reverse_d_y_copy, reverse_3_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

@@ -717,7 +717,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [w[I:I + H, :H], w[I:I + H, H:2*H], w[I:I + H, 2*H:3*H], w[I:I + H, 3*H:4*H]] */
-        cg_block_product<4>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), 1);
+        cg_block_product<4>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* i_bar = b_0 + x_w_h_prev_0
@@ -831,7 +831,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, args->w, (4 * nH), forward_1_sums, (4 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 4 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -1154,7 +1154,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_reverse_block)(
 }
         __syncthreads();
         /* d_icfo @ [w[I:I + H, :4*H].T] */
-        cg_block_product<1>(top, rows, nH, 4 * nH, cg_in(adjoints + step * nB * (4 * nH), (4 * nH)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), 0);
+        cg_block_product<1>(top, rows, nH, 4 * nH, cg_in(adjoints + step * nB * (4 * nH), (4 * nH)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 0);
         __syncthreads();
     }
 }
@@ -1224,7 +1224,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     cg_copy(&run, nB, nH, cg_rows(d_cs_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_cs_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (4 * nH) * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_cs_prev_pair, d_h_prev_pair);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

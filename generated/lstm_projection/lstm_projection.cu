@@ -643,7 +643,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* r_prev @ [u[:P, :H], u[:P, H:2*H], u[:P, 2*H:3*H], u[:P, 3*H:4*H]] */
-        cg_block_product<4>(top, rows, nH, nP, cg_in((step ? args->r + (step - 1) * nB * nP : args->r_prev), nP), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), 1);
+        cg_block_product<4>(top, rows, nH, nP, cg_in((step ? args->r + (step - 1) * nB * nP : args->r_prev), nP), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* i_bar = b_0 + x_w_r_prev_0
@@ -699,7 +699,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_forward_block)(
 }
         __syncthreads();
         /* o_tanh_c @ [w_p] */
-        cg_block_product<1>(top, rows, nP, nH, cg_in(forward_o_tanh_c, nH), shared_2, cg_rows(args->r + step * nB * nP, nP), 0);
+        cg_block_product<1>(top, rows, nP, nH, cg_in(forward_o_tanh_c, nH), shared_2, cg_rows(args->r + step * nB * nP, nP), nP, 0);
         __syncthreads();
     }
 }
@@ -743,7 +743,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward)(
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, args->w, (4 * nH), forward_1_sums, (4 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(cellgen_larger(0, nH), nP), nP * 4 * nH + nH * 1 * nP, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nP), nP * 4 * nH + nH * 1 * nP, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lstm_projection_forward_block), blocks, nT, nB, nI, nP, nH, *args, forward_1_sums, forward_o_tanh_c);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -997,7 +997,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
 }
         __syncthreads();
         /* d_r_in @ [w_p.T] */
-        cg_block_product<1>(top, rows, nH, nP, cg_in(adjoints + step * nB * (4 * nH + nP), (4 * nH + nP)), shared_1, cg_rows(reverse_3_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nP, cg_in(adjoints + step * nB * (4 * nH + nP), (4 * nH + nP)), shared_1, cg_rows(reverse_3_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_tanh_c = d_o_tanh_c * o
@@ -1051,7 +1051,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
 }
         __syncthreads();
         /* d_b_x_w_r_prev_u @ [u.T] */
-        cg_block_product<1>(top, rows, nP, 4 * nH, cg_in(adjoints + step * nB * (4 * nH + nP) + nP, (4 * nH + nP)), shared_2, cg_rows(d_r_prev_pair + step % 2 * nB * nP, nP), 0);
+        cg_block_product<1>(top, rows, nP, 4 * nH, cg_in(adjoints + step * nB * (4 * nH + nP) + nP, (4 * nH + nP)), shared_2, cg_rows(d_r_prev_pair + step % 2 * nB * nP, nP), nP, 0);
         __syncthreads();
     }
 }
@@ -1121,7 +1121,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
     cg_copy(&run, nB, nP, cg_rows(d_r_prev_pair + nT % 2 * nB * nP, nP), cg_in(args->d_r_last, nP));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(cellgen_larger(0, nH), nP), nP * 1 * nH + (4 * nH) * 1 * nP, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nP), nP * 1 * nH + (4 * nH) * 1 * nP, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_block), blocks, nT, nB, nI, nP, nH, *args, adjoints, d_r_prev_pair, d_c_prev_pair, reverse_d_c_in, reverse_tanh_c, reverse_3_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

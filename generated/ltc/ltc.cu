@@ -2000,7 +2000,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
 }
         __syncthreads();
         /* h_prev @ [u] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_2_sums + step * nB * (2 * nH) + nH, (2 * nH)), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_2_sums + step * nB * (2 * nH) + nH, (2 * nH)), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* drive = b + x_w
@@ -2032,7 +2032,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
 }
         __syncthreads();
         /* h_1 @ [u] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_1, nH), shared_2, cg_rows(forward_3_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_1, nH), shared_2, cg_rows(forward_3_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* f_2 = sigmoid(drive + h_1_u)
@@ -2058,7 +2058,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
 }
         __syncthreads();
         /* h_2 @ [u] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_2, nH), shared_3, cg_rows(forward_4_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_2, nH), shared_3, cg_rows(forward_4_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* f_3 = sigmoid(drive + h_2_u)
@@ -2084,7 +2084,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
 }
         __syncthreads();
         /* h_3 @ [u] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_3, nH), shared_4, cg_rows(forward_5_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_3, nH), shared_4, cg_rows(forward_5_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* f_4 = sigmoid(drive + h_3_u)
@@ -2110,7 +2110,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
 }
         __syncthreads();
         /* h_4 @ [u] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_4, nH), shared_5, cg_rows(forward_6_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_4, nH), shared_5, cg_rows(forward_6_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* f_5 = sigmoid(drive + h_4_u)
@@ -2136,7 +2136,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
 }
         __syncthreads();
         /* h_5 @ [u] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_5, nH), shared_6, cg_rows(forward_7_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_5, nH), shared_6, cg_rows(forward_7_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* f_6 = sigmoid(drive + h_5_u)
@@ -2235,7 +2235,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward)(
     /* x @ [w], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_2_sums, (2 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, sizeof(store), 13, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, sizeof(store), 13, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(ltc_forward_block), blocks, nT, nB, nI, nH, *args, forward_dt, forward_2_sums, forward_drive, forward_h_1, forward_3_sums, forward_h_2, forward_4_sums, forward_h_3, forward_5_sums, forward_h_4, forward_6_sums, forward_h_5, forward_7_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -3012,7 +3012,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
 }
         __syncthreads();
         /* d_f_6_pre @ [u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + nH, (12 * nH)), shared_1, cg_rows(reverse_4_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + nH, (12 * nH)), shared_1, cg_rows(reverse_4_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_h_5 = d_h_5_1 + d_h_5_direct
@@ -3042,7 +3042,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
 }
         __syncthreads();
         /* d_f_5_pre @ [u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 3 * nH, (12 * nH)), shared_2, cg_rows(reverse_5_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 3 * nH, (12 * nH)), shared_2, cg_rows(reverse_5_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1
@@ -3074,7 +3074,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
 }
         __syncthreads();
         /* d_f_4_pre @ [u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 5 * nH, (12 * nH)), shared_3, cg_rows(reverse_6_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 5 * nH, (12 * nH)), shared_3, cg_rows(reverse_6_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1
@@ -3106,7 +3106,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
 }
         __syncthreads();
         /* d_f_3_pre @ [u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 7 * nH, (12 * nH)), shared_4, cg_rows(reverse_7_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 7 * nH, (12 * nH)), shared_4, cg_rows(reverse_7_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1
@@ -3138,7 +3138,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
 }
         __syncthreads();
         /* d_f_2_pre @ [u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 9 * nH, (12 * nH)), shared_5, cg_rows(reverse_8_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 9 * nH, (12 * nH)), shared_5, cg_rows(reverse_8_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1
@@ -3170,7 +3170,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
 }
         __syncthreads();
         /* d_f_1_pre @ [u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 11 * nH, (12 * nH)), shared_6, cg_rows(reverse_9_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 11 * nH, (12 * nH)), shared_6, cg_rows(reverse_9_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_h_prev = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1 */
@@ -3328,7 +3328,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
     if (status) return status;
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, sizeof(store), 15, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, sizeof(store), 15, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(ltc_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_dt, reverse_h_1, reverse_h_2, reverse_h_3, reverse_h_4, reverse_d_h_5_direct, reverse_4_sums, reverse_5_sums, reverse_6_sums, reverse_7_sums, reverse_8_sums, reverse_9_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

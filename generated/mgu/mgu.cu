@@ -605,7 +605,7 @@ __global__ void CELLGEN_CUDA_NAME(mgu_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [u_f] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), 1);
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* f = sigmoid(b_f + x_w_f_h_prev)
@@ -625,7 +625,7 @@ __global__ void CELLGEN_CUDA_NAME(mgu_forward_block)(
 }
         __syncthreads();
         /* h_prev_f @ [u_n] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_prev_f, nH), shared_2, cg_rows(forward_2_sums + step * nB * nH, nH), 1);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_prev_f, nH), shared_2, cg_rows(forward_2_sums + step * nB * nH, nH), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* n = tanh(b_n + x_w_n_h_prev_f)
@@ -695,7 +695,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mgu_cuda_sequence_forward)(
     /* x @ [w_n], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w_n, nH, forward_2_sums, nH, 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(mgu_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_f, forward_h_prev_f, forward_2_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -930,7 +930,7 @@ __global__ void CELLGEN_CUDA_NAME(mgu_reverse_block)(
 }
         __syncthreads();
         /* d_n_pre @ [u_n.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (2 * nH), (2 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (2 * nH), (2 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_f = d_h_prev_f * h_prev + d_f_direct
@@ -950,7 +950,7 @@ __global__ void CELLGEN_CUDA_NAME(mgu_reverse_block)(
 }
         __syncthreads();
         /* d_f_pre @ [u_f.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (2 * nH) + nH, (2 * nH)), shared_2, cg_rows(reverse_3_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (2 * nH) + nH, (2 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_h_prev = d_h_prev_f * f + d_h_prev_1 + d_h_prev_direct */
@@ -1043,7 +1043,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mgu_cuda_sequence_backward)(
     cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_1 + nH * nI, nI), cg_in(args->w_f, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(mgu_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_f_direct, reverse_d_h_prev_direct, reverse_2_sums, reverse_3_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

@@ -702,9 +702,9 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* x @ [w_m] */
-        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_w_m ? args->x_w_m + step * nB * nH : forward_x_w_m), nH), 0);
+        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_w_m ? args->x_w_m + step * nB * nH : forward_x_w_m), nH), nH, 0);
         /* h_prev @ [u_m] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows((args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : forward_h_prev_u_m), nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows((args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : forward_h_prev_u_m), nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* m = x_w_m * h_prev_u_m */
@@ -718,7 +718,7 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)(
 }
         __syncthreads();
         /* m @ [u[:H, :H], u[:H, H:2*H], u[:H, 2*H:3*H], u[:H, 3*H:4*H]] */
-        cg_block_product<4>(top, rows, nH, nH, cg_in(forward_m, nH), shared_3, cg_rows(forward_2_sums + step * nB * (4 * nH), (4 * nH)), 1);
+        cg_block_product<4>(top, rows, nH, nH, cg_in(forward_m, nH), shared_3, cg_rows(forward_2_sums + step * nB * (4 * nH), (4 * nH)), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* i_bar = b_0 + x_w_m_2_0
@@ -822,7 +822,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, args->w, (4 * nH), forward_2_sums, (4 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nI * 1 * nH + nH * 1 * nH + nH * 4 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nI * 1 * nH + nH * 1 * nH + nH * 4 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block), blocks, nT, nB, nI, nH, *args, forward_x_w_m, forward_h_prev_u_m, forward_m, forward_2_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -1105,7 +1105,7 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block)(
 }
         __syncthreads();
         /* d_b_x_w_m_u @ [u.T] */
-        cg_block_product<1>(top, rows, nH, 4 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)), 0);
+        cg_block_product<1>(top, rows, nH, 4 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_h_prev_u_m = d_m * x_w_m */
@@ -1119,7 +1119,7 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block)(
 }
         __syncthreads();
         /* d_h_prev_u_m @ [u_m.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH)), shared_2, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), 0);
+        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH)), shared_2, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 0);
         __syncthreads();
     }
 }
@@ -1187,7 +1187,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backwar
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (4 * nH) * 1 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

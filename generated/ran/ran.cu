@@ -528,9 +528,9 @@ __global__ void CELLGEN_CUDA_NAME(ran_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* x @ [w_c] */
-        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_w_c ? args->x_w_c + step * nB * nH : forward_x_w_c), nH), 0);
+        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_w_c ? args->x_w_c + step * nB * nH : forward_x_w_c), nH), nH, 0);
         /* h_prev @ [u_i, u_f] */
-        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), 1);
+        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* i = sigmoid(b_i + x_w_i_h_prev)
@@ -618,7 +618,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ran_cuda_sequence_forward)(
     /* x @ [w_i, w_f], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_2, 2 * nH, forward_1_sums, (2 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nI * 1 * nH + nH * 2 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nI * 1 * nH + nH * 2 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(ran_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_x_w_c, forward_1_weights_3);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -843,7 +843,7 @@ __global__ void CELLGEN_CUDA_NAME(ran_reverse_block)(
 }
         __syncthreads();
         /* d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T] */
-        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (3 * nH) + nH, (3 * nH)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), 0);
+        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (3 * nH) + nH, (3 * nH)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 0);
         __syncthreads();
     }
 }
@@ -927,7 +927,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ran_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (2 * nH) * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(ran_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

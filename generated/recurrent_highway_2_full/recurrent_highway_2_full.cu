@@ -992,7 +992,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [r_h_1, r_t_1, r_c_1] */
-        cg_block_product<3>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH), (3 * nH)), 1);
+        cg_block_product<3>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH), (3 * nH)), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* q_1 = tanh(b_h_1 + x_w_h_h_prev)
@@ -1028,7 +1028,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_forward_block)(
 }
         __syncthreads();
         /* s_1 @ [r_h_2, r_t_2, r_c_2] */
-        cg_block_product<3>(top, rows, nH, nH, cg_in(forward_s_1, nH), shared_2, cg_rows(forward_2_sums, (3 * nH)), 0);
+        cg_block_product<3>(top, rows, nH, nH, cg_in(forward_s_1, nH), shared_2, cg_rows(forward_2_sums, (3 * nH)), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* q_2 = tanh(b_h_2 + s_1_r_h_2)
@@ -1134,7 +1134,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_fo
     /* x @ [w_h, w_t, w_c], all steps at once */
     cg_gemm_nn(&run, nT * nB, 3 * nH, nI, args->x, nI, forward_1_weights_1, 3 * nH, forward_1_sums, (3 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 3 * nH + nH * 3 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH + nH * 3 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(recurrent_highway_2_full_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_s_1, forward_2_sums, forward_2_weights_1);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -1486,7 +1486,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
 }
         __syncthreads();
         /* d_c_2_pre @ [r_c_2.T]; d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
-        cg_block_product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_s_1 = d_s_1_1_d_t_2_pre_d_q_2_pre + d_s_1_direct
@@ -1526,7 +1526,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
 }
         __syncthreads();
         /* d_c_1_pre @ [r_c_1.T]; d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
-        cg_block_product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH)), shared_2, cg_rows(reverse_3_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_h_prev = d_s_1 * c_1 + d_h_prev_1_d_t_1_pre_d_q_1_pre */
@@ -1666,7 +1666,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_ba
     cg_turn(&run, nH, nI, cg_rows(deferred_11_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_h, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (3 * nH) * 1 * nH + (3 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (3 * nH) * 1 * nH + (3 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_s_1_direct, reverse_2_sums, reverse_2_weights_1, reverse_d_s_1, reverse_3_sums, reverse_3_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

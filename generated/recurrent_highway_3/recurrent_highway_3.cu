@@ -1103,7 +1103,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [r_h_1, r_t_1] */
-        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), 1);
+        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* q_1 = tanh(b_h_1 + x_w_h_h_prev)
@@ -1131,7 +1131,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_forward_block)(
 }
         __syncthreads();
         /* s_1 @ [r_h_2, r_t_2] */
-        cg_block_product<2>(top, rows, nH, nH, cg_in(forward_s_1, nH), shared_2, cg_rows(forward_2_sums, (2 * nH)), 0);
+        cg_block_product<2>(top, rows, nH, nH, cg_in(forward_s_1, nH), shared_2, cg_rows(forward_2_sums, (2 * nH)), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* q_2 = tanh(b_h_2 + s_1_r_h_2)
@@ -1159,7 +1159,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_forward_block)(
 }
         __syncthreads();
         /* s_2 @ [r_h_3, r_t_3] */
-        cg_block_product<2>(top, rows, nH, nH, cg_in(forward_s_2, nH), shared_3, cg_rows(forward_3_sums, (2 * nH)), 0);
+        cg_block_product<2>(top, rows, nH, nH, cg_in(forward_s_2, nH), shared_3, cg_rows(forward_3_sums, (2 * nH)), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* q_3 = tanh(b_h_3 + s_2_r_h_3)
@@ -1264,7 +1264,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward
     /* x @ [w_h, w_t], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 2 * nH + nH * 2 * nH + nH * 2 * nH, sizeof(store), 6, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 2 * nH + nH * 2 * nH, sizeof(store), 6, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_s_1, forward_2_sums, forward_2_weights_1, forward_s_2, forward_3_sums, forward_3_weights_1);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -1656,7 +1656,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
 }
         __syncthreads();
         /* d_t_3_pre @ [r_t_3.T]; d_q_3_pre @ [r_h_3.T] */
-        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_s_2 = d_s_2_1_d_q_3_pre + d_s_2_direct
@@ -1688,7 +1688,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
 }
         __syncthreads();
         /* d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
-        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)), shared_2, cg_rows(reverse_3_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_s_1 = d_s_2 * (1 - t_2) + d_s_1_1_d_q_2_pre
@@ -1722,7 +1722,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
 }
         __syncthreads();
         /* d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
-        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)), shared_3, cg_rows(reverse_4_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)), shared_3, cg_rows(reverse_4_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_h_prev = d_s_1 * (1 - t_1) + d_h_prev_1_d_q_1_pre */
@@ -1877,7 +1877,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
     cg_turn(&run, nH, nI, cg_rows(deferred_10_weights_1 + nH * nI, nI), cg_in(args->w_h, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (2 * nH) * 1 * nH + (2 * nH) * 1 * nH + (2 * nH) * 1 * nH, sizeof(store), 7, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH + (2 * nH) * 1 * nH + (2 * nH) * 1 * nH, sizeof(store), 7, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_s_1, reverse_d_s_2_direct, reverse_2_sums, reverse_2_weights_1, reverse_d_s_2, reverse_3_sums, reverse_3_weights_1, reverse_d_s_1, reverse_4_sums, reverse_4_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

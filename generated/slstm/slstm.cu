@@ -787,7 +787,7 @@ __global__ void CELLGEN_CUDA_NAME(slstm_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [r_z, r_i, r_f, r_o] */
-        cg_block_product<4>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), 1);
+        cg_block_product<4>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* z = tanh(b_z + x_w_z_h_prev)
@@ -919,7 +919,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_cuda_sequence_forward)(
     /* x @ [w_z, w_i, w_f, w_o], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, forward_1_weights_1, 4 * nH, forward_1_sums, (4 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 4 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(slstm_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -1280,7 +1280,7 @@ __global__ void CELLGEN_CUDA_NAME(slstm_reverse_block)(
 }
         __syncthreads();
         /* d_o_pre @ [r_o.T]; d_f_bar @ [r_f.T]; d_i_bar @ [r_i.T]; d_z_pre @ [r_z.T] */
-        cg_block_product<1>(top, rows, nH, 4 * nH, cg_in(adjoints + step * nB * (4 * nH), (4 * nH)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), 0);
+        cg_block_product<1>(top, rows, nH, 4 * nH, cg_in(adjoints + step * nB * (4 * nH), (4 * nH)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 0);
         __syncthreads();
     }
 }
@@ -1394,7 +1394,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_n_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_n_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_m_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_m_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (4 * nH) * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(slstm_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, d_n_prev_pair, d_m_prev_pair, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

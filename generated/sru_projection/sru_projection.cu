@@ -555,9 +555,9 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* x @ [w] */
-        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH), 0);
+        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH), nH, 0);
         /* x @ [w_s] */
-        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_2, cg_rows((args->x_w_s ? args->x_w_s + step * nB * nH : forward_x_w_s), nH), 0);
+        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_2, cg_rows((args->x_w_s ? args->x_w_s + step * nB * nH : forward_x_w_s), nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* f = sigmoid(c_prev * v_f + b_f + x_w_f)
@@ -648,7 +648,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_forward)(
     /* x @ [w_f, w_r], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nI * 1 * nH + nI * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nI * 1 * nH + nI * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(sru_projection_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_x_w, forward_x_w_s);
     } else {
         for (int64_t step = 0; step < nT; ++step) {

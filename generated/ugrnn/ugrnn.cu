@@ -453,7 +453,7 @@ __global__ void CELLGEN_CUDA_NAME(ugrnn_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [u_c, u_g] */
-        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), 1);
+        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), nH, 1);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* c = tanh(b_c + x_w_c_h_prev)
@@ -528,7 +528,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_forward)(
     /* x @ [w_c, w_g], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), nH * 2 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(ugrnn_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -713,7 +713,7 @@ __global__ void CELLGEN_CUDA_NAME(ugrnn_reverse_block)(
 }
         __syncthreads();
         /* d_g_pre @ [u_g.T]; d_c_pre @ [u_c.T] */
-        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (2 * nH), (2 * nH)), shared_1, cg_rows(reverse_2_sums, nH), 0);
+        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (2 * nH), (2 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
             const int64_t row = top + at / (nH), unit = at % (nH);
             /* d_h_prev = d_h_prev_1_d_c_pre + d_h_prev_direct */
@@ -801,7 +801,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward)(
     cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_1 + nH * nI, nI), cg_in(args->w_c, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, cellgen_larger(0, nH), (2 * nH) * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(ugrnn_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_prev_direct, reverse_2_sums, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {

@@ -50,6 +50,15 @@ class Run:
     def slots(self) -> tuple[int, ...]:
         return tuple(weight.slot for weight in self.weights[0])
 
+    @property
+    def by_head(self) -> bool:
+        """Whether each head has weights of its own."""
+        return self.terms[0].by_head
+
+    def heads(self, group: Group) -> Expr | None:
+        """How many heads have weights of their own, or None."""
+        return group.heads if self.by_head else None
+
 
 @dataclass
 class Packing:
@@ -60,7 +69,12 @@ class Packing:
     _known: dict[tuple[object, ...], tuple[str, str, bool]] = field(default_factory=dict)
 
     def panel(self, name: str, run: Run, places: Places) -> tuple[str, str, bool]:
-        """The weights of a run: pointer, stride, and whether they lie (units, K)."""
+        """The weights of a run: pointer, stride, and whether they lie (units, K).
+
+        Those of heads are [slot][head][K][units], or [slot][head][units][K].
+        """
+        if run.by_head:
+            return self._heads_panel(name, run, places)
         if len(run.terms) == 1 and _lie_side_by_side(run.weights[0]):
             first = run.weights[0][0]
             place = places(first.view.buffer)
@@ -68,6 +82,26 @@ class Packing:
         key = (run.terms, run.weights)
         if key not in self._known:
             self._known[key] = self._pack(name, run, places)
+        return self._known[key]
+
+    def _heads_panel(self, name: str, run: Run, places: Places) -> tuple[str, str, bool]:
+        first = run.weights[0][0]
+        stride = c_axis(first.head[1])
+        if len(run.slots) == 1:
+            return address(first.view, places(first.view.buffer)), stride, first.transposed
+        key = (run.terms, run.weights)
+        if key not in self._known:
+            heads, width = first.view.shape
+            rows, count = c_axis(heads), f"{c_factor(heads)} * {c_factor(width)}"
+            panel = self.add_memory(name, "store", f"{len(run.slots)} * {count}")
+            for slot, weight in enumerate(run.weights[0]):
+                at = f"{panel} + {slot} * {count}" if slot else panel
+                place = places(weight.view.buffer)
+                self.lines.append(
+                    f"cg_copy(&run, {rows}, {c_axis(width)}, cg_rows({at}, {c_axis(width)}), "
+                    f"cg_in({address(weight.view, place)}, {place.stride}));"
+                )
+            self._known[key] = panel, stride, first.transposed
         return self._known[key]
 
     def _pack(self, name: str, run: Run, places: Places) -> tuple[str, str, bool]:
@@ -150,13 +184,15 @@ def _continue(
     before, after = weights[at - 1].slot, weights[at].slot
     left, right = columns[before], columns[after]
     beside = left.memory == right.memory and right.start == left.start + left.width
-    return after == before + 1 and beside and (before in formed) == (after in formed)
+    alike = weights[at - 1].transposed == weights[at].transposed or not weights[at].head
+    return after == before + 1 and beside and alike and (before in formed) == (after in formed)
 
 
 def _merged(terms: Sequence[Term], neighbours: Neighbours) -> list[list[Term]]:
-    """Put terms together whose operands lie side by side and that reach the same slots."""
-    alone = [term for term in terms if neighbours.position(term.operand) < 0]
-    joint = [term for term in terms if neighbours.position(term.operand) >= 0]
+    """Put terms together whose operands lie side by side and that reach the same slots; those of
+    heads stay alone, since the columns of one head lie apart."""
+    alone = [t for t in terms if t.by_head or neighbours.position(t.operand) < 0]
+    joint = [term for term in terms if term not in alone]
     joint.sort(key=lambda term: neighbours.position(term.operand))
     merged: list[list[Term]] = [[term] for term in alone]
     for term in joint:
@@ -185,7 +221,8 @@ def outer_products(
     runs: list[list[Product]] = []
     for product in ordered:
         last = runs[-1][-1] if runs else None
-        if last is not None and last.a == product.a and neighbours.follow(last.b, product.b):
+        flat = last is not None and last.heads is None and product.heads is None
+        if last and flat and last.a == product.a and neighbours.follow(last.b, product.b):
             runs[-1].append(product)
         else:
             runs.append([product])
@@ -209,11 +246,31 @@ def gemm(
     return f"cg_gemm_{routine}(&run, {operands});"
 
 
+def gemm_heads(
+    routine: str,
+    slots: int,
+    heads: Expr,
+    sizes: tuple[str, str, str],
+    a: tuple[str, str],
+    b: tuple[str, str],
+    c: tuple[str, str],
+    onto: bool,
+) -> str:
+    """Spell the products of so many heads, of so many slots side by side; sizes are of one head."""
+    operands = ", ".join([str(slots), c_axis(heads), *sizes, *a, *b, *c, str(int(onto))])
+    return f"cg_gemm_heads_{routine}(&run, {operands});"
+
+
+_ROUTINES = {"matmul": "nn", "matmul_transposed": "nt", "outer_sum": "tn"}
+
+
 def whole_product(stage: Product, places: Places) -> list[str]:
     """Spell one product of a single step."""
+    if stage.heads is not None:
+        return [_product_of_heads(stage, stage.heads, places)]
     rows, columns = stage.target.shape
     inner = stage.a.shape[0] if stage.op == "outer_sum" else stage.a.shape[1]
-    routine = {"matmul": "nn", "matmul_transposed": "nt", "outer_sum": "tn"}[stage.op]
+    routine = _ROUTINES[stage.op]
     sizes = (c_axis(rows), c_axis(columns), c_axis(inner))
     matrices = [
         (address(view, places(view.buffer)), places(view.buffer).stride)
@@ -222,13 +279,45 @@ def whole_product(stage: Product, places: Places) -> list[str]:
     return [gemm(routine, sizes, matrices[0], matrices[1], matrices[2], stage.accumulate)]
 
 
+def _product_of_heads(stage: Product, heads: Expr, places: Places) -> str:
+    """Spell the products of all heads in a single step."""
+    first, second = stage.weights
+    batch = stage.a.shape[0]
+    sizes = {
+        "matmul": (batch, second, first),
+        "matmul_transposed": (batch, first, second),
+        "outer_sum": (first, second, batch),
+    }[stage.op]
+    a, b, c = (
+        (address(view, places(view.buffer)), places(view.buffer).stride)
+        for view in (stage.a, stage.b, stage.target)
+    )
+    tight = c_axis(second)
+    b, c = (b, (c[0], tight)) if stage.is_outer else ((b[0], tight), c)
+    rows, columns, inner = (c_axis(size) for size in sizes)
+    routine, onto = _ROUTINES[stage.op], stage.accumulate
+    return gemm_heads(routine, 1, heads, (rows, columns, inner), a, b, c, onto)
+
+
 def summed_over_steps(
     sizes: tuple[str, str],
     a: tuple[View, Place],
     b: tuple[View, Place],
     c: tuple[str, str],
+    heads: Expr | None = None,
 ) -> list[str]:
-    """Spell ``c = sum over steps of a.T @ b``, one product over all rows where they lie so."""
+    """Spell ``c = sum over steps of a.T @ b``, one product over all rows where they lie so.
+
+    With heads, sizes are of one head.
+    """
+
+    def summed(rows: str, left: tuple[str, str], right: tuple[str, str], onto: bool) -> str:
+        """Spell the sum over some rows."""
+        if heads is None:
+            return gemm("tn", (*sizes, rows), left, right, c, onto)
+        tight = (c[0], sizes[1])
+        return gemm_heads("tn", 1, heads, (*sizes, rows), left, right, tight, onto)
+
     (a_view, a_place), (b_view, b_place) = a, b
     a_at, b_at = address(a_view, a_place), address(b_view, b_place)
     right = (b_at, b_place.stride)
@@ -236,24 +325,18 @@ def summed_over_steps(
         initial = address(a_view, Place(a_place.initial, a_place.stride, a_place.element))
         later = f"{b_at} + nB * {factor(b_place.stride)}"
         return [
-            gemm("tn", (*sizes, "(nT > 0 ? nB : 0)"), (initial, a_place.stride), right, c, False),
+            summed("(nT > 0 ? nB : 0)", (initial, a_place.stride), right, False),
             "if (nT > 1)",
-            "    "
-            + gemm(
-                "tn",
-                (*sizes, "(nT - 1) * nB"),
-                (a_at, a_place.stride),
-                (later, b_place.stride),
-                c,
-                True,
-            ),
+            "    " + summed("(nT - 1) * nB", (a_at, a_place.stride), (later, b_place.stride), True),
         ]
     if a_place.over is b_place.over is Over.ROWS:
-        return [gemm("tn", (*sizes, "nT * nB"), (a_at, a_place.stride), right, c, False)]
-    lines = [f"cg_clear(&run, {sizes[0]}, {sizes[1]}, cg_rows({c[0]}, {c[1]}));"]
+        return [summed("nT * nB", (a_at, a_place.stride), right, False)]
+    rows = sizes[0] if heads is None else f"{c_factor(heads)} * {factor(sizes[0])}"
+    stride = c[1] if heads is None else sizes[1]
+    lines = [f"cg_clear(&run, {rows}, {sizes[1]}, cg_rows({c[0]}, {stride}));"]
     at_step = [_at_step(view, place) for view, place in (a, b)]
     lines.append("for (int64_t step = 0; step < nT; ++step)")
-    lines.append("    " + gemm("tn", (*sizes, "nB"), at_step[0], at_step[1], c, True))
+    lines.append("    " + summed("nB", at_step[0], at_step[1], True))
     return lines
 
 

@@ -37,6 +37,7 @@ from cellgen.render.cuda.products import (
     Packing,
     Run,
     gemm,
+    gemm_heads,
     outer_products,
     stack,
     summed_over_steps,
@@ -49,11 +50,12 @@ from cellgen.render.cuda.step import (
     required_arrays,
     row_stride,
     spell_function,
+    spell_routine,
 )
 from cellgen.render.cuda.tiers import Carried, Choice, StepItem, StepLoop, StepProduct, choose
 from cellgen.schedule import Buffer, Function, Kind, Loop, Product, Routine
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
-from cellgen.schedule.plan import View
+from cellgen.schedule.plan import View, flat
 from cellgen.schedule.sequence import Part, SequenceSchedule, Storage
 from cellgen.schedule.unroll import StateLink
 from cellgen.value import Value
@@ -171,11 +173,12 @@ def _either(choice: Choice, steps: str, body: Sequence[str]) -> list[str]:
         widest = "0"
         for units in tier.widest:
             widest = f"cellgen_larger({widest}, {units})"
-        chosen = f"nT, nB, {widest}, {tier.shared}, sizeof(store), {len(tier.items)}"
+        heads = tier.heads or "1"
+        chosen = f"nT, nB, {heads}, {widest}, {tier.shared}, sizeof(store), {len(tier.items)}"
         head = [
             "cellgen_blocks blocks;",
             f"if (cellgen_choose_blocks(&run, args->tier, {chosen}, &blocks)) {{"
-            f" /* {_WHOLE[tier.kind]} */",
+            f" /* {_WHOLE['head' if tier.heads else 'block']} */",
         ]
         launch = f"CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME({tier.name}), blocks, {tier.call});"
     return [*head, f"    {launch}", "} else {", *_indented(loop), "}"]
@@ -184,6 +187,7 @@ def _either(choice: Choice, steps: str, body: Sequence[str]) -> list[str]:
 _WHOLE = {
     "stream": "a thread takes a unit through all steps",
     "block": "a block takes rows through all steps",
+    "head": "a block takes rows of one head through all steps",
 }
 
 
@@ -215,7 +219,7 @@ class _State:
 
 
 def _state_over_time(host: _Host, link: StateLink) -> _State:
-    name, width = str(link.next.name), c_factor(link.next.shape[-1])
+    name, width = str(link.next.name), c_factor(_width(link.next))
     if link.next in host.schedule.programs.outputs:
         return _State(f"args->{name}", width)
     pair = host.memory.add(f"{name}_pair", "store", f"2 * nB * {width}")
@@ -224,7 +228,7 @@ def _state_over_time(host: _Host, link: StateLink) -> _State:
 
 def _last(host: _Host, link: StateLink, state: _State) -> str:
     """Copy the state after the last step, or the initial one of an empty sequence."""
-    name, width = str(link.next.name), c_axis(link.next.shape[-1])
+    name, width = str(link.next.name), c_axis(_width(link.next))
     made = _saved_or(host, link.next, state, "nT - 1").pointer
     source = f"nT > 0 ? {made} : args->{link.previous.name}"
     return (
@@ -246,7 +250,7 @@ def _backward(schedule: SequenceSchedule, signature: Signature) -> FunctionConte
     host = _Host.begin(schedule, signature)
     programs = schedule.programs
     states = {
-        link.next: _State(f"args->{link.next.name}", c_factor(link.next.shape[-1]))
+        link.next: _State(f"args->{link.next.name}", c_factor(_width(link.next)))
         for link in programs.links
     }
     first = host.once(schedule.prologue)
@@ -277,12 +281,13 @@ class _Kept:
         order = host.schedule.programs.kept
         if not order:
             return _Kept((), "", "")
-        total = sum((v.shape[-1] for v in order[1:]), start=order[0].shape[-1])
+        total = sum((_width(v) for v in order[1:]), start=_width(order[0]))
         memory = host.memory.add("adjoints", "store", f"nT * nB * {c_factor(total)}")
         return _Kept(order, memory, c_factor(total))
 
     def place(self, value: Value, step: str = "") -> Place:
-        start = sum((v.shape[-1] for v in self.order[: self.order.index(value)]), start=Integer(0))
+        before = self.order[: self.order.index(value)]
+        start = sum((_width(v) for v in before), start=Integer(0))
         column = c_axis(start) if start != 0 else ""
         return Place(self.memory, self.stride, "store", rows=step, column=column)
 
@@ -291,8 +296,8 @@ class _Kept:
         views = []
         for value in self.order:
             if value in buffers:
-                start = tuple(Integer(0) for _ in value.shape)
-                views.append(View(buffers[value], start, value.shape))
+                shape = buffers[value].shape
+                views.append(View(buffers[value], tuple(Integer(0) for _ in shape), shape))
         return Neighbours(views)
 
 
@@ -319,7 +324,7 @@ class _Steps:
         self.items: list[StepItem] = []
         self.own: dict[Buffer, Place] = {}
         for link in host.schedule.programs.links if name == "reverse" else ():
-            width = c_factor(link.passed.shape[-1])
+            width = c_factor(_width(link.passed))
             self.carries[link.passed] = host.memory.add(
                 f"{link.passed.name}_pair", "real", f"2 * nB * {width}"
             )
@@ -340,6 +345,9 @@ class _Steps:
                     body += self._loop(name, loop, stem)
             elif isinstance(stage, Loop):
                 body += self._loop(stem, stage)
+            elif isinstance(stage, Routine):
+                body += spell_routine(stage, "nB", self.place)
+                self.items.append(stage)
             else:
                 raise not_rendered(self.host.cell, stage)
         return ahead, body
@@ -365,17 +373,17 @@ class _Steps:
 
     def _carried(self, link: StateLink) -> Carried:
         if self.name == "forward":
-            width = c_axis(link.previous.shape[-1])
+            width = c_axis(_width(link.previous))
             first = f"cg_load(cg_in(args->{link.previous.name}, {width}), row, unit)"
             return Carried(link.previous, link.next, first, "", True)
-        width, pair = c_factor(link.passed.shape[-1]), self.carries[link.passed]
+        width, pair = c_factor(_width(link.passed)), self.carries[link.passed]
         first = f"cg_load(cg_in({pair} + nT % 2 * nB * {width}, {width}), row, unit)"
         last = f"cg_store(cg_rows({pair}, {width}), row, unit, {link.carry.name})"
         return Carried(link.carry, link.passed, first, last, False)
 
     def carry_line(self, link: StateLink, when: str) -> str:
         """Take the gradient of the last state in, or hand that of the initial one out."""
-        width, pair = c_axis(link.passed.shape[-1]), self.carries[link.passed]
+        width, pair = c_axis(_width(link.passed)), self.carries[link.passed]
         if when == "begin":
             target = f"cg_rows({pair} + nT % 2 * nB * {factor(width)}, {width})"
             source = f"cg_in(args->d_{link.next.name}_last, {width})"
@@ -424,32 +432,36 @@ class _Steps:
         width = group.units * len(run.slots)
         terms = zip(run.terms, run.weights, strict=True)
         comment = "; ".join(_term_comment(t, w) for t, w in terms)
+        routine = "nt" if turned else "nn"
+        matrices = (
+            (address(operand, a), a.stride),
+            (weights, stride),
+            (address(target, c), c.stride),
+        )
+        heads, units = run.heads(group), group.units
+        if heads is None:
+            call = gemm(routine, (rows, c_axis(width), c_axis(inner)), *matrices, run.onto)
+        else:
+            units = group.units / heads
+            sizes = (rows, c_axis(units), c_axis(inner))
+            call = gemm_heads(routine, len(run.slots), heads, sizes, *matrices, run.onto)
         if not hoisted:
             self.items.append(
                 StepProduct(
                     comment,
                     len(run.slots),
-                    c_axis(group.units),
+                    c_axis(units),
                     c_axis(inner),
-                    (address(operand, a), a.stride),
-                    (weights, stride),
+                    *matrices[:2],
                     turned,
-                    (address(target, c), c.stride),
+                    matrices[2],
                     run.onto,
                     name.rpartition("_weights_")[0],
+                    "" if heads is None else c_factor(heads),
+                    c_axis(group.units),
                 )
             )
-        return [
-            f"/* {comment}{', all steps at once' if hoisted else ''} */",
-            gemm(
-                "nt" if turned else "nn",
-                (rows, c_axis(width), c_axis(inner)),
-                (address(operand, a), a.stride),
-                (weights, stride),
-                (address(target, c), c.stride),
-                run.onto,
-            ),
-        ]
+        return [f"/* {comment}{', all steps at once' if hoisted else ''} */", call]
 
     def _is_input(self, view: View) -> bool:
         buffer = view.buffer
@@ -577,7 +589,8 @@ class _Deferred:
                 lines += self._loop(stem, stage)
                 continue
             if isinstance(stage, Routine):
-                raise not_rendered(self.host.cell, stage)
+                lines += self._routine(stage)
+                continue
             lines += self._group(stem, stage)
             for name, loop in _named(stem, stage.loops):
                 lines += self._loop(name, loop)
@@ -589,6 +602,11 @@ class _Deferred:
         )
         self.host.kernels += spelled.kernels
         return spelled.launches
+
+    def _routine(self, stage: Routine) -> list[str]:
+        if stage.walk[0] and self.place(stage.a.buffer).over is not Over.ROWS:
+            raise not_rendered(self.host.cell, stage)
+        return spell_routine(stage, "nT * nB", self.place)
 
     def _products(self, products: Sequence[Product]) -> list[str]:
         """Weight gradients: one product for each left operand and run of adjoints."""
@@ -606,7 +624,8 @@ class _Deferred:
         if len(run) == 1:
             target = self.place(first.target.buffer)
             c = (address(first.target, target), target.stride)
-            return summed_over_steps((rows, c_axis(first.target.shape[1])), a, b, c)
+            shape = first.target.shape if first.heads is None else first.weights
+            return summed_over_steps((c_axis(shape[0]), c_axis(shape[1])), a, b, c, first.heads)
         widths = [product.target.shape[1] for product in run]
         total = sum(widths[1:], start=widths[0])
         name = f"{first.a.buffer.name}_products"
@@ -643,19 +662,22 @@ class _Deferred:
                     code="cuda.stage",
                 )
             inner = sum((t.inner for t in run.terms[1:]), start=run.terms[0].inner)
-            width = group.units * len(run.slots)
+            width, heads = group.units * len(run.slots), run.heads(group)
             terms = zip(run.terms, run.weights, strict=True)
             lines.append("/* " + "; ".join(_term_comment(t, w) for t, w in terms) + " */")
-            lines.append(
-                gemm(
-                    "nt" if turned else "nn",
-                    ("nT * nB", c_axis(width), c_axis(inner)),
-                    (address(operand, a), a.stride),
-                    (weights, stride),
-                    (address(target, c), c.stride),
-                    run.onto,
-                )
+            routine = "nt" if turned else "nn"
+            matrices = (
+                (address(operand, a), a.stride),
+                (weights, stride),
+                (address(target, c), c.stride),
             )
+            if heads is None:
+                sizes = ("nT * nB", c_axis(width), c_axis(inner))
+                lines.append(gemm(routine, sizes, *matrices, run.onto))
+            else:
+                sizes = ("nT * nB", c_axis(group.units / heads), c_axis(inner))
+                slots = len(run.slots)
+                lines.append(gemm_heads(routine, slots, heads, sizes, *matrices, run.onto))
         return lines
 
     def place(self, buffer: Buffer) -> Place:
@@ -686,6 +708,11 @@ class _Deferred:
         return self.own[buffer]
 
 
+def _width(value: Value) -> Expr:
+    """Elements of a row: the units of all heads."""
+    return flat(value.shape)[-1]
+
+
 def _named(stem: str, loops: Sequence[Loop]) -> list[tuple[str, Loop]]:
     """Names for the loops of a group: the group's own where there is one."""
     many = len(loops) > 1
@@ -711,6 +738,8 @@ def _read_by_stages(stages: Iterable[GroupedStage]) -> set[Buffer]:
         for loop in loops:
             if isinstance(loop, Loop):
                 found |= {load.view.buffer for load in loop.loads}
+            elif isinstance(loop, Routine):
+                found.add(loop.a.buffer)
     return found
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from cellgen.abi import Function as Signature
 from cellgen.abi import Interface
 from cellgen.cuda_abi import cuda_struct_lines
-from cellgen.errors import DerivationError
 from cellgen.render.cuda.sequence import sequence_functions, tier_choices
 from cellgen.render.cuda.step import FunctionContext, step_function
 from cellgen.render.cuda.tiers import explanation
@@ -47,7 +46,6 @@ def cuda_source(
     Raises:
         DerivationError: with a code that starts with ``cuda.``, for what is not rendered yet.
     """
-    _require_flat(interface)
     signatures = {function.name: function for function in interface.functions}
     functions = [step_function(f, signatures[f.name], head.name) for f in schedule.functions]
     if sequence is not None:
@@ -55,14 +53,3 @@ def cuda_source(
         functions += sequence_functions(sequence, over_time)
     members = {f.name: list(cuda_struct_lines(f)) for f in interface.functions}
     return fill("cuda/cell.cu.j2", CudaContext(head, functions, members))
-
-
-def _require_flat(interface: Interface) -> None:
-    for function in interface.functions:
-        for argument in function.arguments:
-            if len(argument.shape) - ("T" in argument.shape) > 2:
-                raise DerivationError(
-                    f"{interface.name}: {argument.name} has heads, which are not rendered for CUDA "
-                    f"yet",
-                    code="cuda.heads",
-                )

@@ -12,14 +12,23 @@ from dataclasses import dataclass
 from cellgen.abi import Function as Signature
 from cellgen.abi import c_dim
 from cellgen.errors import DerivationError
-from cellgen.printer import c_factor
+from cellgen.printer import c_axis, c_factor
 from cellgen.program import Names
-from cellgen.render.cuda.kernels import RESERVED, KernelContext, Place, Spelled, spell_loop
+from cellgen.render.cuda.kernels import (
+    RESERVED,
+    KernelContext,
+    Place,
+    Places,
+    Spelled,
+    address,
+    spell_loop,
+)
 from cellgen.render.cuda.memory import Memory, MemoryContext
 from cellgen.render.cuda.products import whole_product
 from cellgen.render.cuda.tiers import Choice, TierContext
 from cellgen.schedule import Buffer, Function, Kind, Product, Routine
 from cellgen.schedule.plan import describe
+from cellgen.value import B
 
 
 @dataclass(frozen=True)
@@ -69,11 +78,34 @@ def spell_function(
             lines += whole_product(stage, places.__getitem__)
             continue
         if isinstance(stage, Routine):
-            raise not_rendered(function.program.cell, stage)
+            shape = stage.statement.target.shape
+            rows = c_axis(stage.target.shape[0]) if B in shape else "(int64_t)1"
+            lines += spell_routine(stage, rows, places.__getitem__)
+            continue
         spelled = spell_loop(f"{stem}_{index}", stage, places.__getitem__, memory.add)
         kernels += spelled.kernels
         lines += spelled.launches
     return Spelled(kernels, lines)
+
+
+def spell_routine(stage: Routine, rows: str, places: Places) -> list[str]:
+    """Spell what is neither a product nor a loop: a routine of ``cellgen_cuda.cuh`` over rows."""
+    a, y = places(stage.a.buffer), places(stage.target.buffer)
+    by_row, by_head, by_unit = stage.walk
+    units = c_axis(stage.units)
+    walks = []
+    if stage.op == "spread":
+        walks = [(units if by_unit else "1") if by_head else "0", "1" if by_unit else "0"]
+    arguments = [
+        *(rows, c_axis(stage.heads), units),
+        f"cg_in({address(stage.a, a)}, {a.stride if by_row else '0'})",
+        *walks,
+        f"cg_rows({address(stage.target, y)}, {y.stride})",
+    ]
+    return [
+        f"/* {describe(stage.statement)} */",
+        f"cg_{stage.op}(&run, {', '.join(arguments)});",
+    ]
 
 
 def not_rendered(cell: str, stage: object) -> DerivationError:

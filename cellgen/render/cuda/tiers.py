@@ -6,7 +6,8 @@ Input: what a part does in every step (products, loops). Output: ``TierContext``
 - ``stream``: no product and one loop in a step. A thread takes one unit of one row through all
   steps, its state in a register: one pass over memory.
 - ``block``: loops without sums between units. A block takes some rows through all steps, the
-  recurrent weights in its shared memory; blocks never meet.
+  recurrent weights in its shared memory; blocks never meet. Of heads, a block takes one: those
+  read nothing of each other.
 
 Which tier runs is chosen by the host at run time, by capacity and the cost model of
 ``cellgen_cuda_tiers.cuh``; a part that has no tier says why.
@@ -20,9 +21,10 @@ from dataclasses import dataclass, field, replace
 
 from cellgen.abi import Function as Signature
 from cellgen.abi import c_dim
+from cellgen.printer import c_axis
 from cellgen.render.cuda.kernels import Places, elements_of, factor
 from cellgen.render.cuda.memory import MemoryContext
-from cellgen.schedule import Loop, Store
+from cellgen.schedule import Loop, Routine, Store
 from cellgen.value import B, Value
 
 MOST_SLOTS = 8
@@ -33,7 +35,10 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class StepProduct:
-    """A product in every step, as C texts: operand, weights, sums."""
+    """A product in every step, as C texts: operand, weights, sums.
+
+    With ``heads``, sizes are of one head; ``width`` is that of a slot, all heads side by side.
+    """
 
     comment: str
     slots: int
@@ -45,6 +50,8 @@ class StepProduct:
     sums: tuple[str, str]
     onto: bool
     group: str = ""
+    heads: str = ""
+    width: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ class StepLoop:
     group: str = ""
 
 
-StepItem = StepProduct | StepLoop
+StepItem = StepProduct | StepLoop | Routine
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,10 @@ class TierItem:
 
 @dataclass(frozen=True)
 class TierContext:
-    """A kernel over time; ``steps`` is the head of its loop."""
+    """A kernel over time; ``steps`` is the head of its loop.
+
+    With ``heads``, a block has one of them, whose units are ``head_units``.
+    """
 
     name: str
     kind: str
@@ -109,6 +119,8 @@ class TierContext:
     steps: str
     items: list[TierItem]
     carried: list[CarriedLines] = field(default_factory=list)
+    heads: str = ""
+    head_units: str = ""
 
     @property
     def products(self) -> list[StepProduct]:
@@ -165,6 +177,8 @@ def choose(
     if reason:
         return Choice(None, reason)
     loops = [item for item in items if isinstance(item, StepLoop)]
+    products = [item for item in items if isinstance(item, StepProduct)]
+    heads, head_units = (products[0].heads, products[0].units) if products else ("", "")
     streams = len(items) == len(loops) == 1 and _all_formed(loops[0].loop, carried)
     backward = signature.name != "sequence_forward"
     spelled = [
@@ -176,6 +190,8 @@ def choose(
         for stage, item, following in zip(spelled, items, (*items[1:], None), strict=True)
     ]
     lines = _carried_lines(loops[0].loop, carried) if streams else []
+    if heads:
+        spelled = [_of_one_head(stage, head_units) for stage in spelled]
     words = set(_WORD.findall(repr(spelled) + repr(lines)))
     kernel = TierContext(
         name=f"{stem}_{'stream' if streams else 'block'}",
@@ -188,19 +204,35 @@ def choose(
         else "int64_t step = 0; step < nT; ++step",
         items=spelled,
         carried=lines,
+        heads=heads,
+        head_units=head_units if heads else "",
     )
     return Choice(kernel, "")
 
 
+def _of_one_head(stage: TierItem, units: str) -> TierItem:
+    """A stage of a block that has one head: loops run over its units."""
+    if stage.loop is None:
+        return stage
+    return replace(stage, loop=replace(stage.loop, units=units))
+
+
 def _same_thread(item: StepItem, following: StepItem | None) -> bool:
     """Whether what follows reads the sums of a product at the same row and unit only."""
-    same = following is not None and item.group and item.group == following.group
-    return bool(same) and isinstance(item, StepProduct)
+    if not isinstance(item, StepProduct) or isinstance(following, Routine | None):
+        return False
+    return bool(item.group) and item.group == following.group
 
 
 def _refusal(items: Sequence[StepItem]) -> str:
     """Say why a part cannot run in one launch, or nothing."""
+    by_head = {item.heads for item in items if isinstance(item, StepProduct)}
+    widths = {item.width for item in items if isinstance(item, StepProduct)}
+    if len(by_head) > 1:
+        return "some products go head by head and others mix all heads"
     for item in items:
+        if isinstance(item, Routine):
+            return "work over the units of whole heads in every step"
         if isinstance(item, StepProduct):
             if item.slots > MOST_SLOTS:
                 return f"{item.slots} sums for each unit would not stay in registers"
@@ -210,6 +242,8 @@ def _refusal(items: Sequence[StepItem]) -> str:
             return "a sum over units in every step needs whole rows"
         if len(item.loop.space) != 2 or item.loop.space[0] != B:
             return "work without batch rows in every step"
+        if by_head - {""} and {c_axis(item.loop.space[-1])} != widths:
+            return "the units of its stages are not those of its heads"
     return ""
 
 
@@ -220,6 +254,7 @@ def _all_formed(loop: Loop, carried: Sequence[Carried]) -> bool:
 
 
 def _item(item: StepItem, places: Places, held: set[Value], carried: Sequence[Carried]) -> TierItem:
+    assert not isinstance(item, Routine)
     if isinstance(item, StepProduct):
         return TierItem(product=item)
     # A gradient that stays in its register needs no memory; a state is an output or saved.
@@ -250,8 +285,9 @@ def explanation(choices: Mapping[str, Choice]) -> list[str]:
         elif choice.kernel.kind == "stream":
             lines.append(f"{part}: a thread takes a unit of a row through all steps, one launch")
         else:
+            taken = "rows of one head" if choice.kernel.heads else "rows"
             lines.append(
-                f"{part}: a block takes rows through all steps in one launch where "
+                f"{part}: a block takes {taken} through all steps in one launch where "
                 f"{choice.kernel.shared} weights fit its shared memory and the model says it is "
                 f"faster; else one launch for each level and step"
             )
