@@ -15,6 +15,7 @@ import numpy as np
 from sympy import Expr
 
 from cellgen.errors import ArgumentError
+from cellgen.notation import order_key
 from cellgen.ops import OPERATORS, Pointwise
 from cellgen.program import Program, Statement
 from cellgen.value import Apply, Dim, Role, Value, format_shape
@@ -103,7 +104,10 @@ def _pointwise(expression: Expr, values: Mapping[Value, Array], sizes: Sizes) ->
         return np.asarray(float(sizes[str(expression)]))
     if expression.is_Number:
         return np.asarray(float(expression))
-    arrays = [_pointwise(argument, values, sizes) for argument in expression.args]
+    if not (expression.is_Add or expression.is_Mul):
+        arrays = [_pointwise(argument, values, sizes) for argument in expression.args]
+    else:
+        arrays = [_pointwise(argument, values, sizes) for argument in _in_order(expression)]
     if isinstance(expression, Pointwise):
         return _call(expression, arrays)
     if expression.is_Pow:
@@ -113,6 +117,12 @@ def _pointwise(expression: Expr, values: Mapping[Value, Array], sizes: Sizes) ->
     for array in arrays[1:]:
         result = combine(result, array)
     return result
+
+
+@lru_cache(maxsize=65536)
+def _in_order(expression: Expr) -> tuple[Expr, ...]:
+    """Terms or factors as they are printed, in C as well: SymPy's own order hangs on names."""
+    return tuple(sorted(expression.args, key=order_key))
 
 
 def _power(base: Array, exponent: Expr) -> Array:

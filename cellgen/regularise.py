@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-from sympy import Expr
+from sympy import Expr, Integer, Mul
 
 from cellgen.cell import (
     Cell,
@@ -28,9 +29,10 @@ from cellgen.cell import (
 from cellgen.errors import DeclarationError
 from cellgen.lines import located
 from cellgen.masks import Kind, Mask, Varies
-from cellgen.ops import OPERATORS
+from cellgen.notation import text
+from cellgen.ops import OPERATORS, from_sympy, shape_of
 from cellgen.program import Names
-from cellgen.value import Apply, Role, Value, format_axis
+from cellgen.value import Apply, B, Role, Shape, Value, format_axis
 
 _DECLARE: Mapping[Varies, Callable[..., Declaration]] = {
     Varies.STEP_AND_ROW: partial(Input, gradient=False),
@@ -78,7 +80,7 @@ def variational_dropout(
         raise _fault(definition, "variational_dropout", "no product reads an input or a state")
     body = _Body(cell, "VariationalDropout", name)
     for value in chosen:
-        body.mask(f"mask_{_stem(value)}", value, Kind.DROPOUT, Varies.ROW)
+        body.mask(f"mask_{_stem(value)}", value.shape, Kind.DROPOUT, Varies.ROW)
 
     def state(ns: dict[str, object], masks: Sequence[Expr]) -> None:
         swap = {value: value * mask for value, mask in zip(chosen, masks, strict=True)}
@@ -94,34 +96,43 @@ def variational_dropout(
 
 @located
 def recurrent_dropout(
-    cell: type[Cell], value: str, *, per_sequence: bool = False, name: str = ""
+    cell: type[Cell], *values: str | Expr, per_sequence: bool = False, name: str = ""
 ) -> type[Cell]:
     """Drop units of a candidate, the value that updates the state, and never of the state itself
     (Semeniuta, Severyn & Barth 2016, arXiv:1603.05118).
 
-    ``value`` is the candidate's name (``g`` in LSTM, ``n`` in GRU). Everything that reads it reads
-    it times ``mask_<value>``, which differs at every step, or with ``per_sequence`` only by row.
+    ``values`` are the candidates: names (``"g"`` in LSTM, ``"n"`` in GRU), or expressions as they
+    stand in the equations where the author named none (``RAN.x @ RAN.w_c``). Everything that reads
+    a candidate reads it times ``mask_<value>`` (of an expression ``mask_<equation>_candidate``),
+    which differs at every step, or with ``per_sequence`` only by row. A cell that forms its state
+    from one value alone (Elman, IndRNN) has no candidate.
 
     Raises:
-        DeclarationError: a value that the equations do not compute, or a new state.
+        DeclarationError: a value that the equations do not compute, a new state, or a value
+            without which a new state reads nothing of the past.
     """
     definition = definition_of(cell)
-    equation = _equation_of(definition, "recurrent_dropout", value)
-    if f"{value}_prev" in {str(state.name) for state in definition.states}:
-        raise _fault(
-            definition,
-            "recurrent_dropout",
-            f"{value} is a new state, and dropping it would forget it; name the candidate that "
-            f"updates it, or use zoneout",
-        )
+    if not values:
+        raise _fault(definition, "recurrent_dropout", 'name the candidate, such as "g" in LSTM')
+    candidates = [_candidate(definition, value) for value in values]
+    chosen = sorted(candidates, key=lambda candidate: candidate.is_named)
+    _refuse_forgetting(definition, {candidate.expression for candidate in chosen})
     body = _Body(cell, "RecurrentDropout", name)
     varies = Varies.ROW if per_sequence else Varies.STEP_AND_ROW
-    body.mask(f"mask_{value}", equation.target, Kind.DROPOUT, varies)
-    raw = body.fresh(f"{value}_raw")
+    own, raw = [], []
+    for candidate in chosen:
+        body.mask(f"mask_{candidate.name}", candidate.shape, Kind.DROPOUT, varies)
+        own.append(candidate.name if candidate.is_named else body.fresh(candidate.name))
+        raw.append(body.fresh(f"{candidate.name}_raw"))
 
     def state(ns: dict[str, object], masks: Sequence[Expr]) -> None:
-        ns[raw] = equation.expression
-        ns[value] = cast(Expr, ns[raw]) * masks[0]
+        swap: dict[Expr, Expr] = {}
+        for candidate, mask, name, before in zip(chosen, masks, own, raw, strict=True):
+            ns[before] = candidate.formed.xreplace(swap)
+            ns[name] = cast(Expr, ns[before]) * mask
+            if not candidate.is_named:
+                swap[candidate.expression] = cast(Expr, ns[name])
+        _restate(ns, definition, swap, leave=own)
 
     return body.make(state)
 
@@ -131,29 +142,35 @@ def dropconnect(cell: type[Cell], *weights: str, name: str = "") -> type[Cell]:
     """Drop weights, the same ones for all rows and steps (Wan et al. 2013; on recurrent weights:
     Merity, Keskar & Socher 2018, arXiv:1708.02182).
 
+    ``weights`` are names of weights, or of values that the equations form from weights alone.
     Everything that reads a weight ``w`` reads ``w_dropped = w * mask_w``; the mask has the shape of
-    the weight. Without names, the weights of products that read a state directly are dropped; a
-    weight that also meets an input, as in ``concat(x, h_prev) @ w``, is dropped whole.
+    the weight. Without names the recurrent weights are dropped: those of products that read a state
+    directly, or, where none does, those that multiply a state unit by unit (IndRNN's ``u``). A
+    weight that also meets an input, as in ``concat(x, h_prev) @ w``, is dropped whole. Of a matrix
+    that is a linear function of weights the weights are dropped (AntisymmetricRNN's ``u``, not
+    ``a = u - transpose(u)``); of any other function its value (LRU's ``lam_re``), which alone is 0
+    where it is dropped.
 
     Raises:
-        DeclarationError: a name that is no weight of the cell, or no product that reads a state.
+        DeclarationError: a name that is no weight of the cell, or a cell whose states no weight
+            multiplies (minGRU, minLSTM, QRNN).
     """
     definition = definition_of(cell)
-    parameters = {str(value.name): value for value in definition.parameters}
-    unknown = [w for w in weights if w not in parameters]
+    known = {str(value.name): value for value in _of_weights(definition)}
+    unknown = [w for w in weights if w not in known]
     if unknown:
-        listed = ", ".join(parameters)
+        listed = ", ".join(known)
         raise _fault(definition, "dropconnect", f"{unknown[0]} is no weight; it has {listed}")
-    chosen = [parameters[w] for w in weights] or _recurrent_weights(definition)
+    chosen = [known[w] for w in weights] or _recurrent_weights(definition)
     if not chosen:
-        raise _fault(definition, "dropconnect", "no product reads a state; name the weights")
+        raise _fault(definition, "dropconnect", "no weight multiplies a state; name the weights")
     body = _Body(cell, "Dropconnect", name)
     for weight in chosen:
-        body.mask(f"mask_{weight.name}", weight, Kind.DROPOUT, Varies.NEVER)
+        body.mask(f"mask_{weight.name}", weight.shape, Kind.DROPOUT, Varies.NEVER)
     dropped = [body.fresh(f"{weight.name}_dropped") for weight in chosen]
 
     def state(ns: dict[str, object], masks: Sequence[Expr]) -> None:
-        swap: dict[Value, Expr] = {}
+        swap: dict[Expr, Expr] = {}
         for weight, mask, own in zip(chosen, masks, dropped, strict=True):
             ns[own] = weight * mask
             swap[weight] = cast(Expr, ns[own])
@@ -186,12 +203,12 @@ def zoneout(
     body = _Body(cell, "Zoneout", name)
     varies = Varies.ROW if per_sequence else Varies.STEP_AND_ROW
     for state, previous in chosen.items():
-        body.mask(f"keep_{state}", previous, Kind.KEEP, varies)
+        body.mask(f"keep_{state}", previous.shape, Kind.KEEP, varies)
     raw = {state: body.fresh(f"{state}_raw") for state in chosen}
     targets = {str(equation.target.name): equation for equation in definition.equations}
 
     def state_equations(ns: dict[str, object], masks: Sequence[Expr]) -> None:
-        swap: dict[Value, Expr] = {}
+        swap: dict[Expr, Expr] = {}
         pending = [state for state in targets if state in chosen]
         for state in pending:
             ns[raw[state]] = targets[state].expression.xreplace(swap)
@@ -222,9 +239,9 @@ class _Body:
     def fresh(self, name: str) -> str:
         return self._names.fresh(name)
 
-    def mask(self, name: str, value: Value, kind: Kind, varies: Varies) -> None:
-        """Declare a mask for the units, or the weights, of a value."""
-        dims = value.shape[1:] if value.is_batched else value.shape
+    def mask(self, name: str, masked: Shape, kind: Kind, varies: Varies) -> None:
+        """Declare a mask for the units, or the weights, of what has a shape."""
+        dims = masked[1:] if B in masked else masked
         shape = tuple(format_axis(axis) for axis in dims)
         mask = Mask(self.fresh(name), shape, kind, varies)
         self.masks.append((mask, _DECLARE[varies](*dims)))
@@ -256,7 +273,7 @@ def _snake(prefix: str) -> str:
 def _restate(
     ns: dict[str, object],
     definition: Definition,
-    swap: Mapping[Value, Expr],
+    swap: Mapping[Expr, Expr],
     leave: Iterable[str] = (),
 ) -> None:
     """State every equation that reads a swapped value anew."""
@@ -317,19 +334,135 @@ def _read_by_products(definition: Definition, carriers: set[Value]) -> set[Value
     return found
 
 
+def _of_weights(definition: Definition) -> list[Value]:
+    """Weights, and named values that are formed from weights (and scalars) alone."""
+    found = list(definition.parameters)
+    scalars = set(definition.with_role(Role.SCALAR))
+    for equation in definition.equations:
+        read = equation.expression.atoms(Value)
+        if read & set(found) and read <= scalars | set(found):
+            found.append(equation.target)
+    return found
+
+
 def _recurrent_weights(definition: Definition) -> list[Value]:
+    """What multiplies a state: in products, or where there is none, unit by unit."""
     states, carriers = set(definition.states), _only_in_products(definition)
     carrying = {
         e.target
         for e in definition.equations
         if e.target in carriers and states & e.expression.atoms(Value)
     }
+    of_weights = set(_of_weights(definition))
     found: set[Value] = set()
     for equation in definition.equations:
         for node in equation.expression.atoms(Apply):
             if _operand(node) and node.operands[0].atoms(Value) & (states | carrying):
-                found |= node.operands[1].atoms(Value)
-    return [value for value in definition.parameters if value in found]
+                found |= node.operands[1].atoms(Value) & of_weights
+    if not found:
+        for equation in definition.equations:
+            for node in equation.expression.atoms(Mul):
+                if states & set(node.args):
+                    found |= of_weights & set(node.args)
+    origins = {origin for value in found for origin in _origins(definition, value)}
+    return [value for value in _of_weights(definition) if value in origins]
+
+
+def _origins(definition: Definition, value: Value) -> set[Value]:
+    """The learned weights that a value is a linear function of, else the value itself."""
+    found = [e.expression for e in definition.equations if e.target == value]
+    if not found:
+        return {value}
+    constant = {*definition.fixed, *definition.with_role(Role.SCALAR)}
+    if not _is_linear(found[0], constant):
+        return {value}
+    inner = found[0].atoms(Value) - constant
+    return set().union(*(_origins(definition, origin) for origin in inner))
+
+
+def _is_linear(expression: Expr, constant: set[Value]) -> bool:
+    """Whether an expression of weights is linear in those that are not constant."""
+    moving = [a for a in expression.args if (a.atoms(Value) - constant)]
+    if isinstance(expression, Value):
+        return True
+    if isinstance(expression, Apply):
+        operands = expression.operands
+        is_still = OPERATORS[expression.op].is_product or OPERATORS[expression.op].is_still
+        return not is_still and all(_is_linear(operand, constant) for operand in operands)
+    if expression.is_Mul:
+        return len(moving) == 1 and _is_linear(moving[0], constant)
+    return bool(expression.is_Add) and all(_is_linear(argument, constant) for argument in moving)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """What recurrent dropout drops: a named value, or an expression within equations.
+
+    ``expression`` is what readers read, ``formed`` how it is formed.
+    """
+
+    name: str
+    expression: Expr
+    formed: Expr
+    shape: Shape
+
+    @property
+    def is_named(self) -> bool:
+        return isinstance(self.expression, Value)
+
+
+def _candidate(definition: Definition, value: str | Expr) -> _Candidate:
+    if not isinstance(value, str | Value):
+        return _expression_candidate(definition, value)
+    name = str(value)
+    equation = _equation_of(definition, "recurrent_dropout", name)
+    if f"{name}_prev" in {str(state.name) for state in definition.states}:
+        raise _fault(
+            definition,
+            "recurrent_dropout",
+            f"{name} is a new state, and dropping it would forget it; name the candidate that "
+            f"updates it, or use zoneout",
+        )
+    return _Candidate(name, equation.target, equation.expression, equation.target.shape)
+
+
+def _expression_candidate(definition: Definition, value: Expr) -> _Candidate:
+    expression = from_sympy(value)
+    for equation in definition.equations:
+        stands = expression in equation.expression.atoms(type(expression))
+        if stands and B in shape_of(expression):
+            name = f"{equation.target.name}_candidate"
+            return _Candidate(name, expression, expression, shape_of(expression))
+    raise _fault(
+        definition,
+        "recurrent_dropout",
+        f"`{text(expression)}` stands in no equation; write it as the cell does, of the cell's own "
+        f"values ({definition.class_name}.{definition.states[0]}, ...)",
+    )
+
+
+def _refuse_forgetting(definition: Definition, dropped: set[Expr]) -> None:
+    """Raise where a new state reads the past through what is dropped, and nowhere else."""
+    swap = dict.fromkeys(dropped, Integer(0))
+    reaching: set[Value] = set(definition.states)
+    before: set[Value] = set(definition.states)
+    for equation in definition.equations:
+        if equation.expression.atoms(Value) & before:
+            before.add(equation.target)
+        if equation.target not in dropped and (
+            equation.expression.xreplace(swap).atoms(Value) & reaching
+        ):
+            reaching.add(equation.target)
+    for state in definition.states:
+        following = definition.next_state(state)
+        if following in before - reaching:
+            listed = ", ".join(sorted(text(expression) for expression in dropped))
+            raise _fault(
+                definition,
+                "recurrent_dropout",
+                f"{following} reads the past through {listed} alone, and dropping that would "
+                f"forget it; use zoneout or variational_dropout",
+            )
 
 
 def _chosen(

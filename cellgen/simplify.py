@@ -279,7 +279,9 @@ def unwrap_parts(program: Program) -> Program:
         expression = statement.expression.xreplace(swap)
         if statement.op == "part":
             operand = _concat_operand(expression, definitions.get(expression.operands[0]))
-            if operand is not None:
+            if operand is not None and statement.target in program.results:
+                expression = operand.xreplace(swap)
+            elif operand is not None:
                 swap[statement.target] = operand.xreplace(swap)
                 continue
         statements.append(Statement(statement.target, expression))
@@ -393,7 +395,7 @@ def spread_heads(program: Program) -> Program:
         shape = statement.target.shape
         if statement.is_pointwise and len(shape) == 3:
             for operand in statement.operands:
-                wide = shape if operand.is_batched else shape[1:]
+                wide = shape if len(operand.shape) == 3 else shape[1:]
                 if not _differs_by_one(operand.shape, shape):
                     continue
                 if (operand, wide) not in known:

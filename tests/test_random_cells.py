@@ -74,6 +74,21 @@ FOUND = {
             w = Weight(H, H)
             s0 = where(matmul(i1, w) > 0.25, s0_prev, tanh(i1))
     """,
+    "parts of a concatenation that are outputs": """
+        class RandomCell(Cell):
+            s0_prev = State(H)
+            w = Weight(H, H)
+            v = concat(matmul(s0_prev, w), s0_prev)
+            p, q = split(v, 2)
+            s0 = tanh(s0_prev)
+            outputs = s0, p, q
+    """,
+    "a weight of heads divided by a sum over its units": """
+        class RandomCell(Cell):
+            s0_prev = State(N, D)
+            w = Weight(N, D, D)
+            s0 = tanh(matmul(s0_prev, w / sqrt(sum(w**2) + 1.0)))
+    """,
 }
 """What the long run has found, shrunk."""
 
