@@ -31,7 +31,8 @@ import numpy as np
 import cellgen
 from cellgen.abi import Function, axis_length
 from cellgen.api import shipped_names
-from cellgen.cuda import CudaFunction, CudaKernel, DeviceArray, DeviceError
+from cellgen.cuda import CudaFunction, CudaKernel, DeviceArray
+from cellgen.errors import DeviceError
 from cellgen.kernel import Kernel
 
 SHAPES = ((5, 3, 4, 7), (1, 1, 1, 1), (12, 33, 20, 40), (3, 130, 17, 65))
@@ -272,6 +273,9 @@ def _time_own(torch: object, cell: str, shape: tuple[int, ...], dtype: str) -> d
     for mode, call in (("f", lambda: kernel.sequence_forward(**given)), ("fb", both)):
         record[f"{mode}_ms"] = _median_ms(torch, call)
         record[f"{mode}_graph_ms"] = _median_ms(torch, _graph(torch, call))
+    record["f_without_graph_ms"] = _median_ms(
+        torch, lambda: kernel.sequence_forward(**given, graph=False)
+    )
     return record
 
 

@@ -30,7 +30,8 @@ from . import nvcc
 from .abi import ERROR_CODES, Argument, Function, Interface, axis_length, axis_terms
 from .build import Built, SourceFiles
 from .cuda_abi import CUDA_STORES, cuda_cdef, cuda_symbols
-from .errors import ArgumentError, BuildError, CellgenError
+from .cuda_graphs import Graphs, Launch
+from .errors import ArgumentError, BuildError, DeviceError
 from .results import Results, result_class
 
 Stream: TypeAlias = object
@@ -55,12 +56,6 @@ HOST_OPTIONS = (
 """Options over time that the C kernels have and these have not."""
 
 
-class DeviceError(CellgenError):
-    """A device that is missing, too old, out of memory, or refuses a call."""
-
-    code = "device"
-
-
 _HINTS = {
     2: "the device has no memory left: fewer rows or steps at a time, or free arrays",
     35: "no driver is loaded, or one older than the compiler's runtime: run nvidia-smi",
@@ -68,6 +63,7 @@ _HINTS = {
     101: "there is no device of that number",
     209: f"the device is too old for this code: {nvcc.ARCHITECTURE_VARIABLE} names another target",
     400: "the stream is of another device or was destroyed: pass one of the arrays' device",
+    900: "the stream cannot be captured in a graph",
     700: "a kernel read or wrote outside an array: the context is lost, restart the process",
     999: "the driver failed, or there is none: run nvidia-smi",
 }
@@ -336,6 +332,7 @@ class CudaFunction:
         extra = ("saved",) if self._is_forward else ()
         self.result = result_class(function.name, (*self._fields, *extra))
         self.saved = result_class("saved", self._saves)
+        self.graphs = Graphs()
 
     def __repr__(self) -> str:
         return f"<CUDA kernel function {self.__qualname__}>"
@@ -349,6 +346,7 @@ class CudaFunction:
         saved: Results | None = None,
         stream: Stream = None,
         tier: str = "auto",
+        graph: bool | None = None,
         **arguments: object,
     ) -> Results:
         """Launch the function on a stream. Raises ArgumentError, DeviceError, MemoryError.
@@ -356,9 +354,16 @@ class CudaFunction:
         ``tier`` says how functions over time run: ``"steps"`` one launch for each level and step,
         ``"whole"`` all steps in one launch where the cell allows it, ``"auto"`` as the cost model
         of ``cellgen_cuda_tiers.cuh`` chooses.
+
+        ``graph`` says whether a function over time replays its launches as a CUDA graph: True
+        always, False never, None from the second call on with the same arrays. Into a stream that
+        the caller captures, kernels are launched as they are. A graph keeps its workspace;
+        ``function.graphs.clear()`` gives it back.
         """
         if tier not in TIERS:
             raise self._fault(f"tier is {tier!r}, expected one of {', '.join(TIERS)}")
+        if graph and not self.function.team:
+            raise self._fault("graph is an option of functions over time; leave it out")
         self._refuse_options(arguments)
         if saved is not None:
             arguments.update(zip(self._takes, saved, strict=True))
@@ -373,7 +378,8 @@ class CudaFunction:
             with library.on(device):
                 results = dict(out or {})
                 self._make_results(results, views, given, dims, dtype, device, save, handle)
-                self._launch(views, scalars, dims, dtype, device, handle, TIERS[tier])
+                call = self._call(views, scalars, dims, dtype, device, handle, TIERS[tier])
+                self._launch(call, graph if self.function.team else False)
         ordered = [results[name] for name in self._fields]
         if not self._is_forward:
             return tuple.__new__(self.result, ordered)
@@ -502,7 +508,7 @@ class CudaFunction:
             results[item.name] = made
             views[f"out {item.name}"] = _view_of_made(made, shape, dtype, device)
 
-    def _launch(
+    def _call(
         self,
         views: Mapping[str, View],
         scalars: Mapping[str, float],
@@ -511,26 +517,50 @@ class CudaFunction:
         device: int,
         stream: int,
         tier: int,
-    ) -> None:
+    ) -> Launch:
+        """Put together what the kernels depend on."""
         library = self._kernel.library()
         ffi, lib = library.ffi, library.lib
         names = cuda_symbols(self._kernel.interface, self.function, SUFFIXES[dtype])
         lengths = [dims[name] for name in self.function.dims]
         blas = self._kernel.blas(device)
         size = getattr(lib, names.workspace_size)(*lengths, int(blas != ffi.NULL))
-        workspace = library.allocate(device, size, stream)
+        args = ffi.new(f"{names.struct} *")
+        for item in (*self.function.struct_members, *self.function.results):
+            _set(ffi, args, item, views, scalars)
+        args.workspace_bytes = size
+        args.blas = blas
+        args.tier = tier
+        key = repr((names.call, lengths, device, stream)).encode() + bytes(ffi.buffer(args))
+
+        def run(on: int, workspace: int) -> int:
+            """Launch the kernels."""
+            args.workspace, args.stream = ffi.cast("void *", workspace), ffi.cast("void *", on)
+            return int(getattr(lib, names.call)(*lengths, args))
+
+        return Launch(self.__qualname__, key, device, stream, size, run)
+
+    def _launch(self, call: Launch, graph: bool | None) -> None:
+        """Launch a call, or replay it."""
+        library = self._kernel.library()
+        if graph is not False and self.graphs.launch(library, call, graph):
+            return
+        workspace = self._workspace(call)
         try:
-            args = ffi.new(f"{names.struct} *")
-            for item in (*self.function.struct_members, *self.function.results):
-                _set(ffi, args, item, views, scalars)
-            args.workspace = ffi.cast("void *", workspace)
-            args.workspace_bytes = size
-            args.stream = ffi.cast("void *", stream)
-            args.blas = blas
-            args.tier = tier
-            library.require(getattr(lib, names.call)(*lengths, args), self.__qualname__)
+            library.require(call.run(call.stream, workspace), self.__qualname__)
         finally:
-            library.free(workspace, stream)
+            library.free(workspace, call.stream)
+
+    def _workspace(self, call: Launch) -> int:
+        """Take a workspace; where memory is short, graphs give theirs back first."""
+        library = self._kernel.library()
+        try:
+            return library.allocate(call.device, call.size, call.stream)
+        except MemoryError:
+            if not len(self.graphs):
+                raise
+            self.graphs.clear()
+            return library.allocate(call.device, call.size, call.stream)
 
 
 def _solve(

@@ -70,9 +70,11 @@ int cellgen_cuda_free(void *address, void *stream);
 int cellgen_cuda_blas_open(const char *path, void **blas);
 void cellgen_cuda_blas_close(void *blas);
 int cellgen_cuda_graph_begin(void *stream);
-int cellgen_cuda_graph_end(void *stream, void **graph);
+int cellgen_cuda_graph_end(void *stream, void **graph, int64_t *nodes);
 int cellgen_cuda_graph_launch(void *graph, void *stream);
 int cellgen_cuda_graph_destroy(void *graph);
+int cellgen_cuda_capturing(void *stream, int *capturing);
+int cellgen_cuda_stream_create(void **stream);
 """
 """What every cell's library exports beside its functions: ``cellgen_cuda.cuh``."""
 
@@ -80,6 +82,8 @@ int cellgen_cuda_graph_destroy(void *graph);
 CUDA_EMULATION = """
 void cellgen_emulation_seed(uint64_t seed);
 void cellgen_emulation_skip(int line);
+void cellgen_emulation_refuse_capture(int refuse);
+int64_t cellgen_emulation_count(int what);
 """
 """What an emulated library exports as well."""
 

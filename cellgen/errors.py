@@ -44,6 +44,12 @@ class ArgumentError(CellgenError, ValueError):
     code = "argument"
 
 
+class DeviceError(CellgenError):
+    """A device that is missing, too old, out of memory, or refuses a call."""
+
+    code = "device"
+
+
 class UsageError(CellgenError):
     """A command or function was asked for something that does not exist, such as a cell's name."""
 

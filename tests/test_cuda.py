@@ -19,7 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cellgen import Cell, api, nvcc
-from cellgen.abi import Function, axis_length
+from cellgen.abi import Argument, Function, axis_length
 from cellgen.cells import LSTM, SHIPPED, Elman, MinGRU, SLSTMHeads
 from cellgen.cli import app
 from cellgen.cuda import (
@@ -27,11 +27,11 @@ from cellgen.cuda import (
     CudaFunction,
     CudaKernel,
     DeviceArray,
-    DeviceError,
     _open_blas,
     to_bfloat16,
 )
-from cellgen.errors import ArgumentError, BuildError
+from cellgen.cuda_graphs import FEWEST, KEPT
+from cellgen.errors import ArgumentError, BuildError, DeviceError
 from cellgen.over_time import forward_errors, gradient_errors
 from cellgen.paths import generated_folder, include_folder
 from cellgen.pipeline import generate, programs_of
@@ -422,6 +422,176 @@ def test_a_swapped_index_is_noticed(file: str, right: str, wrong: str) -> None:
     assert any(relative(found[name], expected[name]) > 1e-3 for name in expected) or any(
         np.isnan(array).any() for array in found.values()
     )
+
+
+# --- emulated: graphs ----------------------------------------------------------------------------
+
+LAUNCHED, CAPTURED, REPLAYED, GRAPHS = range(4)
+
+
+class Counts:
+    """What the emulated device has been asked for since the last look."""
+
+    def __init__(self, kernel: CudaKernel) -> None:
+        self.lib = kernel.library().lib
+        self.before = self.now()
+
+    def now(self) -> list[int]:
+        return [self.lib.cellgen_emulation_count(what) for what in range(4)]
+
+    def new(self) -> list[int]:
+        before, self.before = self.before, self.now()
+        return [b - a for a, b in zip(before, self.before, strict=True)]
+
+
+@pytest.fixture
+def on_device() -> tuple[CudaKernel, Arrays, dict[str, object], Counts]:
+    """An sLSTM with heads, whose arrays stay where they are; the device counts."""
+    kernel = api.compile_cuda(SLSTMHeads, emulated=True)
+    given = inputs(kernel, (5, 3, 4, 6))
+    device = {n: kernel.array(a) for n, a in given.items()}
+    return kernel, given, device, Counts(kernel)
+
+
+@with_cxx
+def test_a_call_that_comes_again_is_replayed_as_a_graph(
+    on_device: tuple[CudaKernel, Arrays, dict[str, object], Counts],
+) -> None:
+    kernel, given, device, counts = on_device
+    forward, out = kernel.sequence_forward, {"h": kernel.array(np.zeros((5, 3, 2, 3)))}
+    first = forward(**device, out=out, tier="steps", graph=False)
+    plain = counts.new()
+    assert plain[LAUNCHED] > 2 * 5
+    assert plain[1:] == [0, 0, 0]
+    out |= {name: getattr(first, name) for name in first._fields if name.endswith("_last")}
+    out |= {name: getattr(first, name) for name in ("c", "n", "m")}
+    expected = first.h_last.numpy()
+    found = []
+    for _ in range(4):
+        kernel.library().write(first.h_last.pointer, 0 * expected, first.h_last.bytes, 0)
+        forward(**device, out=out, tier="steps")
+        found.append((counts.new(), first.h_last.numpy()))
+    assert all(np.array_equal(array, expected) for _, array in found)
+    assert [seen[0] for seen, _ in found] == [plain[LAUNCHED], 0, 0, 0]
+    assert [seen[1] for seen, _ in found] == [0, plain[LAUNCHED], 0, 0]
+    assert [seen[2] for seen, _ in found] == [0, 1, 1, 1]
+    x = given["x"] * 0.5
+    kernel.library().write(device["x"].pointer, x, x.nbytes, 0)
+    forward(**device, out=out, tier="steps")
+    assert counts.new() == [0, 0, 1, 0]
+    exact = OnHost(kernel).sequence_forward(**{**given, "x": x}, tier="steps").h_last
+    assert np.array_equal(first.h_last.numpy(), exact)
+
+
+@with_cxx
+def test_graphs_are_of_their_arrays_and_the_oldest_make_room(
+    on_device: tuple[CudaKernel, Arrays, dict[str, object], Counts],
+) -> None:
+    kernel, given, device, counts = on_device
+    forward = kernel.sequence_forward
+    for number in range(KEPT + 2):
+        moved = {**device, "x": kernel.array(given["x"] * number)}
+        held = forward(**moved, graph=True, tier="steps")
+        assert len(forward.graphs) == min(number + 1, KEPT)
+        exact = OnHost(kernel).sequence_forward(**{**given, "x": given["x"] * number})
+        assert np.array_equal(held.h.numpy(), exact.h)
+    counts.new()
+    forward.graphs.clear()
+    assert counts.new()[GRAPHS] == -KEPT
+
+
+@with_cxx
+def test_a_graph_of_few_kernels_is_not_kept() -> None:
+    kernel = emulated(MinGRU)
+    counts = Counts(kernel)
+    device = {n: kernel.array(a) for n, a in inputs(kernel, (3, 4, 5, 6)).items()}
+    out = {a.name: kernel.array(np.zeros((3, 4, 6))) for a in _results(kernel, "h")}
+    out |= {a.name: kernel.array(np.zeros((4, 6))) for a in _results(kernel, "h_last")}
+    seen = []
+    for _ in range(3):
+        kernel.sequence_forward(**device, out=out)
+        seen.append(counts.new())
+    assert seen[0][LAUNCHED] < FEWEST
+    assert seen[0] == seen[2]
+    assert seen[1][REPLAYED] == 0
+    assert len(kernel.sequence_forward.graphs) == 0
+
+
+def _results(kernel: CudaKernel, name: str) -> list[Argument]:
+    return [a for a in kernel.sequence_forward.function.results if a.name == name]
+
+
+@with_cxx
+def test_a_caller_who_captures_gets_the_kernels_themselves(
+    on_device: tuple[CudaKernel, Arrays, dict[str, object], Counts],
+) -> None:
+    kernel, given, device, counts = on_device
+    library, stream, out = kernel.library(), 4096, {}
+    for a in kernel.sequence_forward.function.results:
+        lengths = [axis_length(axis, sizes_of((5, 3, 4, 6))) for axis in a.shape]
+        if not a.saved:
+            out[a.name] = kernel.array(np.full(lengths, np.nan))
+    handle, nodes = library.ffi.new("void **"), library.ffi.new("int64_t *")
+    pointer = library.ffi.cast("void *", stream)
+    assert library.lib.cellgen_cuda_graph_begin(pointer) == 0
+    kernel.sequence_forward(**device, out=out, stream=stream, graph=True, tier="steps")
+    assert library.lib.cellgen_cuda_graph_end(pointer, handle, nodes) == 0
+    assert counts.new()[:3] == [0, nodes[0], 0]
+    assert np.isnan(out["h"].numpy()).all()
+    assert library.lib.cellgen_cuda_graph_launch(handle[0], pointer) == 0
+    exact = OnHost(kernel).sequence_forward(**given, tier="steps")
+    assert np.array_equal(out["h"].numpy(), exact.h)
+    assert library.lib.cellgen_cuda_graph_destroy(handle[0]) == 0
+
+
+@with_cxx
+def test_what_cannot_be_captured_is_launched_or_said(
+    on_device: tuple[CudaKernel, Arrays, dict[str, object], Counts],
+) -> None:
+    kernel, given, device, counts = on_device
+    exact = OnHost(kernel).sequence_forward(**given)
+    kernel.library().lib.cellgen_emulation_refuse_capture(1)
+    try:
+        with pytest.raises(DeviceError, match=r"cannot be captured .*900.*; pass graph=False"):
+            kernel.sequence_forward(**device, graph=True)
+        for _ in range(3):
+            found = kernel.sequence_forward(**device)
+            assert np.array_equal(found.h.numpy(), exact.h)
+    finally:
+        kernel.library().lib.cellgen_emulation_refuse_capture(0)
+    step = inputs_of_step(kernel)
+    with pytest.raises(ArgumentError, match="graph is an option of functions over time"):
+        kernel.forward(**step, graph=True)
+    assert counts.new()[GRAPHS] == 0
+
+
+def inputs_of_step(kernel: CudaKernel) -> dict[str, object]:
+    drawn = arrays(kernel.forward.function, (1, 3, 4, 6), 0, False)
+    return {n: kernel.array(np.abs(a) + 0.5) for n, a in drawn.items()}
+
+
+@with_cxx
+def test_graphs_give_their_memory_back_when_it_is_short(
+    on_device: tuple[CudaKernel, Arrays, dict[str, object], Counts],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel, _, device, _ = on_device
+    kernel.sequence_forward(**device, graph=True)
+    library, forward = kernel.library(), kernel.sequence_forward
+    allocate = library.allocate
+    results = [a for a in forward.function.results if not a.saved]
+    asked: list[int] = []
+
+    def short(place: int, size: int, stream: int) -> int:
+        asked.append(size)
+        if len(asked) == len(results) + 1:
+            raise MemoryError("none left")
+        return allocate(place, size, stream)
+
+    monkeypatch.setattr(library, "allocate", short)
+    forward(**device, graph=False)
+    assert len(asked) == len(results) + 2
+    assert len(forward.graphs) == 0
 
 
 # --- compiled ------------------------------------------------------------------------------------

@@ -654,14 +654,18 @@ CELLGEN_CUDA_API int cellgen_cuda_graph_begin(void *stream)
     return cellgen_cuda_code(cudaStreamBeginCapture((cudaStream_t)stream, cudaStreamCaptureModeThreadLocal));
 }
 
-CELLGEN_CUDA_API int cellgen_cuda_graph_end(void *stream, void **graph)
+CELLGEN_CUDA_API int cellgen_cuda_graph_end(void *stream, void **graph, int64_t *nodes)
 {
     cudaGraph_t captured = nullptr;
     cudaGraphExec_t made = nullptr;
+    size_t count = 0;
     cudaError_t error = cudaStreamEndCapture((cudaStream_t)stream, &captured);
+    if (error == cudaSuccess) error = cudaGraphGetNodes(captured, nullptr, &count);
     if (error == cudaSuccess) error = cudaGraphInstantiate(&made, captured, 0);
     if (captured) (void)cudaGraphDestroy(captured);
+    if (error != cudaSuccess) (void)cudaGetLastError(); /* the next call shall not see it */
     *graph = made;
+    *nodes = (int64_t)count;
     return cellgen_cuda_code(error);
 }
 
@@ -672,7 +676,22 @@ CELLGEN_CUDA_API int cellgen_cuda_graph_launch(void *graph, void *stream)
 
 CELLGEN_CUDA_API int cellgen_cuda_graph_destroy(void *graph)
 {
-    return cellgen_cuda_code(cudaGraphExecDestroy((cudaGraphExec_t)graph));
+    return graph ? cellgen_cuda_code(cudaGraphExecDestroy((cudaGraphExec_t)graph)) : CELLGEN_OK;
+}
+
+/* Whether what is launched on a stream goes into a graph. */
+CELLGEN_CUDA_API int cellgen_cuda_capturing(void *stream, int *capturing)
+{
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const cudaError_t error = cudaStreamIsCapturing((cudaStream_t)stream, &status);
+    *capturing = status != cudaStreamCaptureStatusNone;
+    return cellgen_cuda_code(error);
+}
+
+/* A stream of the current device that waits for no other. */
+CELLGEN_CUDA_API int cellgen_cuda_stream_create(void **stream)
+{
+    return cellgen_cuda_code(cudaStreamCreateWithFlags((cudaStream_t *)stream, cudaStreamNonBlocking));
 }
 
 #endif /* CELLGEN_CUDA_CUH */

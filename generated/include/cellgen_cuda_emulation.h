@@ -6,8 +6,8 @@
  * process with a message. Meant for proofs on small shapes; nothing here is fast.
  *
  * Emulated: blocks, warps of 32, __syncthreads, __syncwarp, __shfl_sync and its kin, shared memory,
- * bfloat16 (rounded to nearest even), streams (launches run at once), memory. Not emulated: atomics,
- * clusters, asynchronous copies, matrix fragments, graphs (capturing runs nothing). */
+ * bfloat16 (rounded to nearest even), streams (launches run at once), memory, graphs of kernels. Not
+ * emulated: atomics, clusters, asynchronous copies, matrix fragments. */
 #ifndef CELLGEN_CUDA_EMULATION_H
 #define CELLGEN_CUDA_EMULATION_H
 
@@ -18,8 +18,10 @@
 #include <string.h>
 #include <ucontext.h>
 
+#include <functional>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -57,6 +59,12 @@ inline float __bfloat162float(__nv_bfloat16 x)
     memcpy(&result, &wide, sizeof result);
     return result;
 }
+
+/* What a stream was told while it was captured, and the memory that it was told to free. */
+struct cellgen_emulated_graph {
+    std::vector<std::function<void()>> nodes;
+    std::vector<void *> freed;
+};
 
 /* -------------------------------------------------------------------------- threads of a block */
 
@@ -102,6 +110,31 @@ class cellgen_emulator {
         }
     }
 
+    /* Launches, or puts into the graph that captures the stream; arguments are copied as on a device. */
+    template <typename... P, typename... A>
+    void launch(void *stream, bool meets, dim3 grid_, dim3 block_, size_t bytes, void (*kernel)(P...),
+                A... arguments)
+    {
+        const std::tuple<P...> values(arguments...);
+        const auto run = [=]() {
+            const auto body = [&]() { std::apply(kernel, values); };
+            dynamic_.assign(bytes + 1, 0xff);
+            if (meets) run_blocks(grid_, block_, body);
+            else run_alone(grid_, block_, body);
+        };
+        const auto captured = capturing.find(stream);
+        ++counts[captured == capturing.end() ? LAUNCHED : CAPTURED];
+        if (captured == capturing.end()) run();
+        else captured->second->nodes.push_back(run);
+    }
+
+    /* Of the process so far: kernels launched by the host, kernels captured, graphs launched, graphs
+     * that there are. */
+    enum Count { LAUNCHED, CAPTURED, REPLAYED, GRAPHS };
+    int64_t counts[4] = {0, 0, 0, 0};
+    bool refuses_capture = false;
+    std::map<void *, cellgen_emulated_graph *> capturing;
+
     void block_barrier(int line) { wait(BLOCK, line); }
     void warp_barrier(int line) { wait(WARP, line); }
 
@@ -121,7 +154,6 @@ class cellgen_emulator {
     }
 
     /* Shared memory whose size the launch gives. */
-    void grant(size_t bytes) { dynamic_.assign(bytes + 1, 0xff); }
     void *granted() { return dynamic_.data(); }
 
     /* Shared memory is known by the line that declares it. */
@@ -295,37 +327,37 @@ class cellgen_emulator {
 #define CELLGEN_SHARED(type, name, count)                                                          \
     type *const name = (type *)cellgen_emulator::one().shared(__FILE__, __LINE__, sizeof(type) * (count))
 
+#define CELLGEN_EMULATE(run, meets, kernel, grid, block, bytes, ...)                               \
+    do {                                                                                           \
+        if (!(run)->error)                                                                         \
+            cellgen_emulator::one().launch((run)->stream, meets, grid, block, bytes, (kernel),     \
+                                           __VA_ARGS__);                                           \
+    } while (0)
 #define CELLGEN_LAUNCH(run, kernel, grid, block, ...)                                              \
-    do {                                                                                           \
-        if (!(run)->error)                                                                         \
-            cellgen_emulator::one().run_alone(grid, block, [=]() { (kernel)(__VA_ARGS__); });      \
-    } while (0)
+    CELLGEN_EMULATE(run, false, kernel, grid, block, 0, __VA_ARGS__)
 #define CELLGEN_LAUNCH_BLOCKS(run, kernel, grid, block, ...)                                       \
-    do {                                                                                           \
-        if (!(run)->error)                                                                         \
-            cellgen_emulator::one().run_blocks(grid, block, [=]() { (kernel)(__VA_ARGS__); });     \
-    } while (0)
-
+    CELLGEN_EMULATE(run, true, kernel, grid, block, 0, __VA_ARGS__)
 #define CELLGEN_LAUNCH_SHARED(run, kernel, grid, block, bytes, ...)                                \
-    do {                                                                                           \
-        if (!(run)->error) {                                                                       \
-            cellgen_emulator::one().grant(bytes);                                                  \
-            cellgen_emulator::one().run_blocks(grid, block, [=]() { (kernel)(__VA_ARGS__); });     \
-        }                                                                                          \
-    } while (0)
+    CELLGEN_EMULATE(run, true, kernel, grid, block, bytes, __VA_ARGS__)
 #define CELLGEN_DYNAMIC_SHARED(type, name)                                                         \
     type *const name = (type *)cellgen_emulator::one().granted()
 
 /* -------------------------------------------------------------------- the runtime of the host */
 
 typedef void *cudaStream_t;
-typedef void *cudaGraph_t;
-typedef void *cudaGraphExec_t;
-enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2 };
+typedef cellgen_emulated_graph *cudaGraph_t;
+typedef cellgen_emulated_graph *cudaGraphExec_t;
+enum cudaError_t {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorStreamCaptureUnsupported = 900
+};
 enum { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
 enum { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
 enum { cudaMemoryTypeHost = 1, cudaMemoryTypeDevice = 2, cudaMemoryTypeManaged = 3 };
-enum { cudaStreamCaptureModeThreadLocal = 1 };
+enum { cudaStreamCaptureModeThreadLocal = 1, cudaStreamNonBlocking = 1 };
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0, cudaStreamCaptureStatusActive = 1 };
 
 struct cudaPointerAttributes {
     int type, device;
@@ -379,16 +411,70 @@ inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int
     return memcpy(to, from, bytes), cudaSuccess;
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-inline cudaError_t cudaFreeAsync(void *address, cudaStream_t) { return free(address), cudaSuccess; }
-inline cudaError_t cudaStreamBeginCapture(cudaStream_t, int) { return cudaErrorInvalidValue; }
-inline cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t *) { return cudaErrorInvalidValue; }
-inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *, cudaGraph_t, int)
+inline cudaError_t cudaFreeAsync(void *address, cudaStream_t stream)
 {
-    return cudaErrorInvalidValue;
+    auto &capturing = cellgen_emulator::one().capturing;
+    const auto captured = capturing.find(stream);
+    if (captured == capturing.end()) free(address);
+    else captured->second->freed.push_back(address);
+    return cudaSuccess;
 }
-inline cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return cudaErrorInvalidValue; }
-inline cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
-inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return cudaSuccess; }
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
+{
+    return *stream = malloc(1), cudaSuccess;
+}
+inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status)
+{
+    const bool is = cellgen_emulator::one().capturing.count(stream) > 0;
+    *status = is ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+/* The default stream cannot be captured. */
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, int)
+{
+    cellgen_emulator &device = cellgen_emulator::one();
+    if (!stream || device.refuses_capture || device.capturing.count(stream))
+        return cudaErrorStreamCaptureUnsupported;
+    device.capturing[stream] = new cellgen_emulated_graph();
+    return cudaSuccess;
+}
+inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+    cellgen_emulator &device = cellgen_emulator::one();
+    const auto captured = device.capturing.find(stream);
+    if (captured == device.capturing.end()) return cudaErrorInvalidValue;
+    *graph = captured->second;
+    device.capturing.erase(captured);
+    return cudaSuccess;
+}
+inline cudaError_t cudaGraphGetNodes(cudaGraph_t graph, void *, size_t *count)
+{
+    return *count = graph->nodes.size(), cudaSuccess;
+}
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, int)
+{
+    *made = new cellgen_emulated_graph(*graph);
+    graph->freed.clear();
+    ++cellgen_emulator::one().counts[cellgen_emulator::GRAPHS];
+    return cudaSuccess;
+}
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t)
+{
+    ++cellgen_emulator::one().counts[cellgen_emulator::REPLAYED];
+    for (const auto &node : graph->nodes) node();
+    return cudaSuccess;
+}
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    for (void *address : graph->freed) free(address);
+    delete graph;
+    return cudaSuccess;
+}
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
+{
+    --cellgen_emulator::one().counts[cellgen_emulator::GRAPHS];
+    return cudaGraphDestroy(graph);
+}
 
 extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_seed(uint64_t seed)
 {
@@ -398,6 +484,16 @@ extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_s
 extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_skip(int line)
 {
     cellgen_emulator::one().skip(line);
+}
+
+extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_refuse_capture(int refuse)
+{
+    cellgen_emulator::one().refuses_capture = refuse != 0;
+}
+
+extern "C" __attribute__((weak, visibility("default"))) int64_t cellgen_emulation_count(int what)
+{
+    return cellgen_emulator::one().counts[what];
 }
 
 #endif /* CELLGEN_CUDA_EMULATION_H */

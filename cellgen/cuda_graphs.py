@@ -1,0 +1,163 @@
+"""Capture what a call launches in a CUDA graph, and replay it when the same call comes again.
+
+Input: a ``Launch``, with everything that its kernels depend on as ``key``. A graph holds addresses,
+not values: what lies in the arrays may change between calls. It owns its workspace and is launched
+on the caller's stream. Capturing happens on a stream of this module's own, so that it works for
+the default stream too; a caller who captures gets the kernels themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .errors import DeviceError
+
+KEPT = 4
+"""Graphs of a function that are kept, with their workspaces; the one unused longest goes first."""
+SEEN = 64
+"""Calls that are remembered, to know one that comes again."""
+FEWEST = 8
+"""Nodes below which a graph saves nothing: launching it costs about as much as some kernels."""
+
+
+class Library(Protocol):
+    """What is needed of a loaded library."""
+
+    ffi: Any
+    lib: Any
+
+    def error(self, code: int) -> str:
+        """Say what a code means and what to do."""
+
+    def require(self, code: int, where: str) -> None:
+        """Raise DeviceError unless a code is 0."""
+
+    def allocate(self, device: int, size: int, stream: int) -> int:
+        """Take device memory. Raises MemoryError, DeviceError."""
+
+    def free(self, address: int, stream: int) -> None:
+        """Give device memory back in the order of a stream."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One call of a function: ``run(stream, workspace)`` launches its kernels, returns a code."""
+
+    where: str
+    key: bytes
+    device: int
+    stream: int
+    size: int
+    run: Callable[[int, int], int]
+
+
+class Graph:
+    """A graph that can be launched, and the workspace that its kernels use."""
+
+    def __init__(self, library: Library, handle: object, workspace: int, stream: int) -> None:
+        self._library, self._handle = library, handle
+        self._workspace, self._stream = workspace, stream
+
+    def launch(self) -> int:
+        """Launch on the stream that it is kept for; returns a code."""
+        ffi, lib = self._library.ffi, self._library.lib
+        return int(lib.cellgen_cuda_graph_launch(self._handle, ffi.cast("void *", self._stream)))
+
+    def __del__(self) -> None:
+        self._library.lib.cellgen_cuda_graph_destroy(self._handle)
+        self._library.free(self._workspace, self._stream)
+
+
+class Graphs:
+    """The graphs of one function, by the calls that they replay."""
+
+    def __init__(self) -> None:
+        self._graphs: OrderedDict[bytes, Graph] = OrderedDict()
+        self._seen: OrderedDict[bytes, bool] = OrderedDict()
+        self._streams: dict[int, object] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def clear(self) -> None:
+        """Give up all graphs and their workspaces."""
+        with self._lock:
+            self._graphs.clear()
+
+    def launch(self, library: Library, call: Launch, wanted: bool | None) -> bool:
+        """Replay a call, capturing it before if that pays; tell whether it has been launched.
+
+        ``wanted`` None: from the second time on that the call comes, if it has kernels enough.
+        False means that the caller launches: also while the stream is being captured.
+
+        Raises:
+            DeviceError: with ``wanted``, for a call that cannot be captured.
+        """
+        if _is_captured(library, call):
+            return False
+        with self._lock:
+            graph = self._graphs.get(call.key)
+            if graph is None and (wanted or self._came_before(call.key)):
+                graph = self._capture(library, call, wanted)
+            if graph is None:
+                return False
+            self._graphs.move_to_end(call.key)
+            library.require(graph.launch(), call.where)
+            return True
+
+    def _came_before(self, key: bytes) -> bool:
+        """Whether a call comes again and may pay; remembers it."""
+        before = self._seen.get(key)
+        if before is None:
+            self._seen[key] = True
+            while len(self._seen) > SEEN:
+                self._seen.popitem(last=False)
+        return bool(before)
+
+    def _capture(self, library: Library, call: Launch, wanted: bool | None) -> Graph | None:
+        """Capture a call; None if it pays not, or cannot be captured and nobody insists."""
+        while len(self._graphs) >= KEPT:
+            self._graphs.popitem(last=False)
+        stream = self._stream(library, call.device)
+        workspace = library.allocate(call.device, call.size, call.stream)
+        ffi, lib = library.ffi, library.lib
+        made, nodes = ffi.new("void **"), ffi.new("int64_t *")
+        code = lib.cellgen_cuda_graph_begin(stream)
+        if not code:
+            code = call.run(int(ffi.cast("uintptr_t", stream)), workspace)
+            ended = lib.cellgen_cuda_graph_end(stream, made, nodes)
+            code = code or ended
+        if not code and (wanted or nodes[0] >= FEWEST):
+            graph = Graph(library, made[0], workspace, call.stream)
+            self._graphs[call.key] = graph
+            return graph
+        self._seen[call.key] = False
+        lib.cellgen_cuda_graph_destroy(made[0])
+        library.free(workspace, call.stream)
+        if code and wanted:
+            raise DeviceError(
+                f"{call.where}: its kernels cannot be captured in a CUDA graph: "
+                f"{library.error(code)}; pass graph=False to launch them one by one"
+            )
+        return None
+
+    def _stream(self, library: Library, device: int) -> object:
+        """The stream to capture on."""
+        if device not in self._streams:
+            made = library.ffi.new("void **")
+            library.require(library.lib.cellgen_cuda_stream_create(made), "a stream to capture on")
+            self._streams[device] = made[0]
+        return self._streams[device]
+
+
+def _is_captured(library: Library, call: Launch) -> bool:
+    """Whether the caller is capturing the stream into a graph."""
+    found = library.ffi.new("int *")
+    stream = library.ffi.cast("void *", call.stream)
+    library.require(library.lib.cellgen_cuda_capturing(stream, found), call.where)
+    return bool(found[0])
