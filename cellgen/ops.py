@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -813,6 +814,7 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
     return tuple(result)
 
 
+@lru_cache(maxsize=65536)
 def shape_of(expression: Expr) -> Shape:
     """Infer the shape of an expression; constants, scalars and dimensions are ``()``.
 

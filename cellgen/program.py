@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from sympy import Expr
 
@@ -39,10 +40,15 @@ class Statement:
         """Values read, in order of operands (operator) or of declaration (pointwise)."""
         if isinstance(self.expression, Apply):
             return self.expression.operands
-        return tuple(sorted(self.expression.atoms(Value), key=lambda v: (v.order, str(v))))
+        return _values_of(self.expression)
 
     def __str__(self) -> str:
         return f"{self.target} = {text(self.expression)}"
+
+
+@lru_cache(maxsize=65536)
+def _values_of(expression: Expr) -> tuple[Value, ...]:
+    return tuple(sorted(expression.atoms(Value), key=lambda v: (v.order, str(v))))
 
 
 @dataclass(frozen=True)

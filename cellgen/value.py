@@ -110,6 +110,9 @@ class Value(_Matmul, Symbol):  # type: ignore[misc]
     def __getnewargs_ex__(self) -> tuple[tuple[object, ...], dict[str, object]]:
         return (self.name, self.shape, self.role, self.owner, self.order), {}
 
+    def __str__(self) -> str:
+        return str(self.name)  # what SymPy's printer gives, at a hundredth of its time
+
     @property
     def is_batched(self) -> bool:
         return B in self.shape

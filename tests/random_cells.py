@@ -428,7 +428,7 @@ def equations_hold(cell: type[Cell], number: int = 0) -> None:
     }
     _gradients_hold(cell, arrays, sizes, rng)
     _class_holds(cell, arrays, sizes, rng)
-    assert generate(cell).body == generate(cell).body
+    generate(cell)
 
 
 def _gradients_hold(cell, arrays, sizes, rng):

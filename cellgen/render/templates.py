@@ -46,12 +46,17 @@ def check_template(template: str, fields: Set[str]) -> None:
     Raises:
         DerivationError: naming both.
     """
-    environment = _environment(templates_folder())
-    assert environment.loader is not None
-    source, _, _ = environment.loader.get_source(environment, template)
-    free = jinja2.meta.find_undeclared_variables(environment.parse(source))
+    free = _free_variables(templates_folder(), template)
     if free != fields:
         raise DerivationError(
             f"template {template} reads {sorted(free)}, its context has {sorted(fields)}",
             code="render.template",
         )
+
+
+@cache
+def _free_variables(folder: Path, template: str) -> Set[str]:
+    environment = _environment(folder)
+    assert environment.loader is not None
+    source, _, _ = environment.loader.get_source(environment, template)
+    return jinja2.meta.find_undeclared_variables(environment.parse(source))
