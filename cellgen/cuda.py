@@ -6,7 +6,7 @@ functions that ``Kernel`` has. Arrays are anything with ``__dlpack__`` or
 neither copied nor converted. Calls launch on the caller's stream and return without waiting.
 float32, float64, and bfloat16 with float32 arithmetic. Results are made by the library of the
 arguments where it can be asked (PyTorch, CuPy), else they are ``DeviceArray``.
-Not supported: lengths, masks, strides over time; arrays that are not contiguous.
+Not supported: windows and strides over time; arrays that are not contiguous.
 """
 
 from __future__ import annotations
@@ -38,21 +38,26 @@ Stream: TypeAlias = object
 """An address, an object with ``cuda_stream`` (PyTorch), ``ptr`` (CuPy) or ``__cuda_stream__``."""
 
 SUFFIXES = {dtype: suffix for suffix, _, dtype in CUDA_STORES}
-BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
+BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "int64": 8, "bool": 1, "uint8": 1}
 CUDA_ERROR, CUBLAS_STATUS, DOES_NOT_FIT, NO_CUBLAS = 1000, 2000, 2998, 2999
 """Where the codes of ``cellgen_cuda.cuh`` begin."""
 CUBLAS = ("libcublas.so.13", "libcublas.so.12", "libcublas.so")
 ON_DEVICE = (2, 13)
 """Device types of DLPack: CUDA memory, managed memory."""
-_FLOATS = {(2, 32): "float32", (2, 64): "float64", (4, 16): "bfloat16"}
-_TYPESTRS = {"<f4": "float32", "<f8": "float64"}
+_KINDS = {(2, 32): "float32", (2, 64): "float64", (4, 16): "bfloat16"}
+_KINDS |= {(0, 64): "int64", (6, 8): "bool", (1, 8): "uint8"}
+_TYPESTRS = {"<f4": "float32", "<f8": "float64", "<i8": "int64", "|b1": "bool", "|u1": "uint8"}
 
 
 TIERS = {"auto": 0, "steps": 1, "whole": 2}
-HOST_OPTIONS = (
-    *("lengths", "mask", "reset", "reverse", "batch_first", "zero_output_for_mask", "last_only"),
-    *("window", "bp_lim", "consume", "plan", "threads"),
-)
+FLAGS = ("bool", "uint8")
+TABLES = {
+    "lengths": (("B",), ("int64",)),
+    "mask": (("T", "B"), FLAGS),
+    "reset": (("T", "B"), FLAGS),
+}
+"""Options over time that are arrays: their axes and element types."""
+HOST_OPTIONS = ("batch_first", "last_only", "window", "bp_lim", "consume", "plan", "threads")
 """Options over time that the C kernels have and these have not."""
 
 
@@ -110,7 +115,7 @@ class DeviceArray:
             raise AttributeError("__cuda_array_interface__ has no bfloat16")
         return {
             "shape": self.shape,
-            "typestr": {"float32": "<f4", "float64": "<f8"}[self.dtype],
+            "typestr": {dtype: text for text, dtype in _TYPESTRS.items()}[self.dtype],
             "data": (self.pointer, False),
             "version": 3,
             "stream": self._stream or 1,
@@ -359,11 +364,16 @@ class CudaFunction:
         always, False never, None from the second call on with the same arrays. Into a stream that
         the caller captures, kernels are launched as they are. A graph keeps its workspace;
         ``function.graphs.clear()`` gives it back.
+
+        Functions over time take ``lengths`` (B) of int64, ``mask`` and ``reset`` (T, B) of bool,
+        ``reverse`` and ``zero_output_for_mask``, as those of the C kernels do, see ``Options``. The
+        arrays lie on the device; a length outside 0 to T counts as the nearer of the two.
         """
         if tier not in TIERS:
             raise self._fault(f"tier is {tier!r}, expected one of {', '.join(TIERS)}")
         if graph and not self.function.team:
             raise self._fault("graph is an option of functions over time; leave it out")
+        options = self._take_options(arguments, tier)
         self._refuse_options(arguments)
         if saved is not None:
             arguments.update(zip(self._takes, saved, strict=True))
@@ -371,20 +381,63 @@ class CudaFunction:
         scalars = self._take_scalars(given)
         self._check_names(given, out or {})
         handle = stream_handle(stream, given.values())
-        with _looked_at(self.__qualname__, {**given, **_labelled(out)}, handle) as views:
+        arrays = {**given, **_labelled(out), **options.labelled}
+        with _looked_at(self.__qualname__, arrays, handle) as views:
             library = self._kernel.library()
             self._find_devices(library, views)
+            tables = {n: views.pop(n) for n in options.labelled}
             dims, dtype, device = self._check(views)
+            self._check_tables(tables, dims, device)
             with library.on(device):
                 results = dict(out or {})
                 self._make_results(results, views, given, dims, dtype, device, save, handle)
-                call = self._call(views, scalars, dims, dtype, device, handle, TIERS[tier])
+                settings = {**options.settings, "tier": TIERS[tier]}
+                settings |= {n.removeprefix("option "): v.pointer for n, v in tables.items()}
+                call = self._call(views, scalars, dims, dtype, device, handle, settings)
                 self._launch(call, graph if self.function.team else False)
         ordered = [results[name] for name in self._fields]
         if not self._is_forward:
             return tuple.__new__(self.result, ordered)
         kept = tuple.__new__(self.saved, [results[n] for n in self._saves]) if save else None
         return tuple.__new__(self.result, [*ordered, kept])
+
+    def _take_options(self, arguments: dict[str, object], tier: str) -> _Options:
+        """Take the options over time out of the arguments. Raises ArgumentError."""
+        if not self.function.team:
+            return _Options({}, {})
+        found = {name: arguments.pop(name, None) for name in TABLES}
+        tables = {f"option {n}": array for n, array in found.items() if array is not None}
+        flags = {n: arguments.pop(n, False) for n in ("reverse", "zero_output_for_mask")}
+        for name, value in flags.items():
+            if not isinstance(value, bool | np.bool_):
+                raise self._fault(f"{name} is {value!r:.60}, expected True or False")
+        if tables and tier == "whole":
+            raise self._fault(
+                "tier is 'whole', and all steps run in one launch only where every step counts; "
+                "leave out lengths, mask and reset, or use tier='steps'"
+            )
+        settings = {"reverse": int(bool(flags["reverse"]))}
+        return _Options(tables, {**settings, "hold": int(not flags["zero_output_for_mask"])})
+
+    def _check_tables(
+        self, tables: Mapping[str, View], dims: Mapping[str, int], device: int
+    ) -> None:
+        """Check the arrays that say which steps count. Raises ArgumentError."""
+        for label, view in tables.items():
+            name = label.removeprefix("option ")
+            axes, dtypes = TABLES[name]
+            shape = tuple(dims[axis] for axis in axes)
+            if view.dtype not in dtypes or view.shape != shape:
+                raise self._fault(
+                    f"{name} is {view.dtype} of shape {view.shape}, expected {dtypes[0]} of shape "
+                    f"({', '.join(axes)}) = {shape}"
+                )
+            if view.device != device or not view.contiguous:
+                raise self._fault(
+                    f"{name} is on device {view.device}"
+                    f"{'' if view.contiguous else ' and not contiguous'}, expected a contiguous "
+                    f"array on device {device}, where the other arrays are"
+                )
 
     def _refuse_options(self, arguments: dict[str, object]) -> None:
         """Take options of the C kernels out of the arguments; only what asks for nothing passes."""
@@ -516,7 +569,7 @@ class CudaFunction:
         dtype: str,
         device: int,
         stream: int,
-        tier: int,
+        settings: Mapping[str, int],
     ) -> Launch:
         """Put together what the kernels depend on."""
         library = self._kernel.library()
@@ -524,13 +577,15 @@ class CudaFunction:
         names = cuda_symbols(self._kernel.interface, self.function, SUFFIXES[dtype])
         lengths = [dims[name] for name in self.function.dims]
         blas = self._kernel.blas(device)
-        size = getattr(lib, names.workspace_size)(*lengths, int(blas != ffi.NULL))
+        how = [_how(settings)] if self.function.team else []
+        size = getattr(lib, names.workspace_size)(*lengths, int(blas != ffi.NULL), *how)
         args = ffi.new(f"{names.struct} *")
         for item in (*self.function.struct_members, *self.function.results):
             _set(ffi, args, item, views, scalars)
         args.workspace_bytes = size
         args.blas = blas
-        args.tier = tier
+        for name, value in settings.items():
+            setattr(args, name, ffi.cast(_TABLE_TYPES[name], value) if name in TABLES else value)
         key = repr((names.call, lengths, device, stream)).encode() + bytes(ffi.buffer(args))
 
         def run(on: int, workspace: int) -> int:
@@ -561,6 +616,24 @@ class CudaFunction:
                 raise
             self.graphs.clear()
             return library.allocate(call.device, call.size, call.stream)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Options over time of one call: arrays by label, members of the argument struct."""
+
+    labelled: Mapping[str, object]
+    settings: Mapping[str, int]
+
+
+_TABLE_TYPES = {"lengths": "int64_t *", "mask": "unsigned char *", "reset": "unsigned char *"}
+
+
+def _how(settings: Mapping[str, int]) -> int:
+    """What the workspace is for: ``cellgen_how`` of ``cellgen_cuda_options.cuh``."""
+    if any(settings.get(name) for name in TABLES):
+        return 3
+    return 1 if settings["reverse"] else 0
 
 
 def _solve(
@@ -705,7 +778,7 @@ def _from_dlpack(capsule: object, device: int, lent: list[Callable[[], None]]) -
     return View(
         (tensor.data or 0) + tensor.byte_offset,
         shape,
-        _FLOATS.get(kind, f"DLPack type {kind}") if tensor.dtype.lanes == 1 else "a vector type",
+        _KINDS.get(kind, f"DLPack type {kind}") if tensor.dtype.lanes == 1 else "a vector type",
         device,
         strides is None or _is_contiguous(shape, strides),
     )

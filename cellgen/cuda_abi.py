@@ -36,6 +36,12 @@ def cuda_struct_lines(
     yield "void *stream;", "a cudaStream_t"
     yield "int tier;", "of cellgen_cuda_tiers.cuh, 0: the model chooses"
     yield "void *blas;", "of cellgen_cuda_blas_open, NULL: products of the runtime header"
+    if function.team:
+        yield "const int64_t *lengths;", "(B) steps of each row that count, NULL: all"
+        yield "const unsigned char *mask;", "(T, B), 0 leaves a step out; NULL: none"
+        yield "const unsigned char *reset;", "(T, B), 1 starts a step from zero; NULL: none"
+        yield "int reverse;", "from the last step to the first"
+        yield "int hold;", "outputs of steps that the mask leaves out repeat the state"
 
 
 @dataclass(frozen=True)
@@ -99,5 +105,6 @@ def cuda_cdef(interface: Interface) -> str:
             lines.append(f"typedef struct {{ {members} }} {names.struct};")
             dims = c_parameters(function)
             lines.append(f"int {names.call}({dims}, const {names.struct} *args);")
-            lines.append(f"int64_t {names.workspace_size}({dims}, int with_blas);")
+            size = "int with_blas, int how" if function.team else "int with_blas"
+            lines.append(f"int64_t {names.workspace_size}({dims}, {size});")
     return "\n".join(lines) + "\n"

@@ -20,10 +20,12 @@ from typer.testing import CliRunner
 
 from cellgen import Cell, api, nvcc
 from cellgen.abi import Argument, Function, axis_length
+from cellgen.call_over_time import Options
 from cellgen.cells import LSTM, SHIPPED, Elman, MinGRU, SLSTMHeads
 from cellgen.cli import app
 from cellgen.cuda import (
     HOST_OPTIONS,
+    TABLES,
     CudaFunction,
     CudaKernel,
     DeviceArray,
@@ -32,11 +34,12 @@ from cellgen.cuda import (
 )
 from cellgen.cuda_graphs import FEWEST, KEPT
 from cellgen.errors import ArgumentError, BuildError, DeviceError
-from cellgen.over_time import forward_errors, gradient_errors
+from cellgen.over_time import _keywords, forward_errors, gradient_errors
 from cellgen.paths import generated_folder, include_folder
 from cellgen.pipeline import generate, programs_of
 from cellgen.reference import interpret
 from cellgen.results import Results
+from cellgen.value import Role
 from tests.conftest import VARIANTS, Softmax, draw, relative
 
 Arrays = dict[str, np.ndarray]
@@ -71,6 +74,10 @@ def emulated(cell: type[Cell]) -> CudaKernel:
     return kernel
 
 
+PLAIN = ("save", "saved", "tier", "graph", "reverse", "zero_output_for_mask")
+"""Arguments that are no arrays."""
+
+
 class OnHost:
     """A kernel on device arrays that takes and gives NumPy arrays."""
 
@@ -87,8 +94,10 @@ class OnHost:
         def call(out: None = None, **given: object) -> Results:
             device = {
                 name: value
-                if name in (*scalars, *HOST_OPTIONS, "save", "saved", "tier")
-                else self.kernel.array(np.asarray(value), dtype=self.dtype)
+                if value is None or name in (*scalars, *HOST_OPTIONS, *PLAIN)
+                else self.kernel.array(
+                    np.asarray(value), dtype="" if name in TABLES else self.dtype
+                )
                 for name, value in given.items()
             }
             found = function(**device)
@@ -274,6 +283,126 @@ def test_what_is_not_saved_or_not_given_changes_nothing() -> None:
     alone = device.sequence_backward(**known, d_c=above["d_c"])
     for a, b in zip(full, alone, strict=True):
         assert np.array_equal(a, b)
+
+
+# --- emulated: options over time -----------------------------------------------------------------
+
+
+def drawn_options(shape: tuple[int, ...], seed: int) -> Options:
+    """Some of the options over time; among them lengths of 0 and steps that start anew."""
+    rng = np.random.default_rng(seed)
+    steps, rows = shape[:2]
+    lengths = rng.integers(0, steps + 1, rows)
+    mask, reset = rng.random((steps, rows)) < 0.7, rng.random((steps, rows)) < 0.3
+    chosen = ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1), (1, 1, 1))[seed % 6]
+    return Options(
+        *(a if taken else None for a, taken in zip((lengths, mask, reset), chosen, strict=True)),
+        reverse=seed % 2 == 0,
+        zero_output_for_mask=seed % 4 > 1,
+    )
+
+
+def padded(given: Arrays, cell: type[Cell], options: Options, shape: tuple[int, ...]) -> Arrays:
+    """Arguments whose inputs are NaN where a step does not count."""
+    counts = np.ones(shape[:2], bool)
+    if options.lengths is not None:
+        counts &= np.arange(shape[0])[:, None] < options.lengths
+    if options.mask is not None:
+        counts &= options.mask
+    names = {str(v.name) for v in cell.definition.with_role(Role.INPUT)}
+    return {
+        n: np.where(counts.reshape(*shape[:2], *(1,) * (a.ndim - 2)), a, np.nan)
+        if n in names
+        else a
+        for n, a in given.items()
+    }
+
+
+OPTION_SEEDS = range(6)
+
+
+@with_cxx
+@pytest.mark.parametrize("cell", names(ALL, (LSTM, MinGRU, SLSTMHeads)))
+def test_options_over_time_agree_with_the_equations(cell: type[Cell]) -> None:
+    kernel, rng = emulated(cell), np.random.default_rng(3)
+    device = OnHost(kernel)
+    for seed in OPTION_SEEDS:
+        shape = shapes(cell)[0] if seed % 3 else (7, 3, 2, 5)
+        options, sizes = drawn_options(shape, seed), sizes_of(shape)
+        given = inputs(kernel, shape)
+        poisoned = padded(given, cell, options, shape)
+        for dtype in ("float64", "float32"):
+            errors = forward_errors(
+                OnHost(kernel, dtype), cell.definition, poisoned, sizes, dtype, options
+            )
+            assert max(errors.values()) < TOLERANCE[dtype], (seed, errors)
+        above = upstream(kernel, shape)
+        errors = gradient_errors(device, cell.definition, given, above, sizes, rng, options)
+        assert max(errors.values()) < TOLERANCE["float64"], (seed, errors)
+
+
+@with_cxx
+@pytest.mark.parametrize("cell", names(ALL, (LSTM,)))
+def test_options_over_time_agree_with_the_c_kernels(cell: type[Cell]) -> None:
+    """Both functions, poisoned inputs, all results; products add up in another order."""
+    kernel, exact = OnHost(emulated(cell)), api.compile(cell)
+    for seed in OPTION_SEEDS:
+        shape = shapes(cell)[0]
+        options = drawn_options(shape, seed)
+        chosen = _keywords(options)
+        given = padded(inputs(emulated(cell), shape), cell, options, shape)
+        above = upstream(emulated(cell), shape)
+        expected = exact.sequence_forward(**given, **chosen, save=True)
+        found = kernel.sequence_forward(**given, **chosen, save=True)
+        outputs = {str(v.name): getattr(expected, str(v.name)) for v in cell.definition.outputs}
+        call = {**given, **outputs, **above, **chosen}
+        gradients = exact.sequence_backward(**call, saved=expected.saved)
+        others = kernel.sequence_backward(**call, saved=found.saved)
+        pairs = [(n, getattr(found, n), getattr(expected, n)) for n in expected._fields[:-1]]
+        pairs += [(n, getattr(others, n), getattr(gradients, n)) for n in gradients._fields]
+        for name, one, other in pairs:
+            assert relative(one, other) < TOLERANCE["float64"], (seed, name)
+
+
+@with_cxx
+@pytest.mark.parametrize("cell", [LSTM, MinGRU])
+def test_a_reversed_sequence_runs_in_every_tier(cell: type[Cell]) -> None:
+    kernel, shape = emulated(cell), (4, 9, 5, 7)
+    device, given = OnHost(kernel, "float32"), inputs(kernel, shape)
+    steps = device.sequence_forward(**given, reverse=True, tier="steps")
+    whole = device.sequence_forward(**given, reverse=True, tier="whole")
+    turned = device.sequence_forward(**{**given, "x": given["x"][::-1]}, tier="steps")
+    assert np.array_equal(steps.h, whole.h)
+    assert np.array_equal(steps.h, turned.h[::-1])
+
+
+@with_cxx
+def test_lengths_outside_the_sequence_count_as_the_nearest() -> None:
+    kernel, shape = emulated(LSTM), (4, 3, 2, 5)
+    device, given = OnHost(kernel), inputs(kernel, shape)
+    found = device.sequence_forward(**given, lengths=np.array([-7, 9, 2]))
+    expected = device.sequence_forward(**given, lengths=np.array([0, 4, 2]))
+    for one, other in zip(found[:-1], expected[:-1], strict=True):
+        assert np.array_equal(one, other)
+
+
+@with_cxx
+@pytest.mark.parametrize("shape", EMPTY)
+def test_options_over_time_are_legal_on_nothing(shape: tuple[int, ...]) -> None:
+    kernel = emulated(LSTM)
+    device, given, above = OnHost(kernel), inputs(kernel, shape), upstream(kernel, shape)
+    options = {
+        "lengths": np.zeros(shape[1], np.int64),
+        "reset": np.ones(shape[:2], bool),
+        "reverse": True,
+    }
+    found = device.sequence_forward(**given, **options, save=True)
+    outputs = {"h": found.h, "c": found.c}
+    gradients = device.sequence_backward(**given, **outputs, **above, **options, saved=found.saved)
+    assert np.array_equal(found.h_last, given["h_prev"])
+    assert np.array_equal(gradients.d_h_prev, above["d_h_last"])
+    assert not found.h.any()
+    assert not gradients.d_u_i.any()
 
 
 # --- emulated: products of cuBLAS ----------------------------------------------------------------
@@ -742,8 +871,14 @@ def test_the_callers_stream_reaches_the_arrays(elman: tuple[CudaKernel, Arrays])
         ({"w": ByCapsule(np.zeros((5, 6)), kind=1)}, "w is a .*ByCapsule in the host's memory"),
         ({"w": Lent(np.zeros((5, 7)))}, r"w is \(5, 7\), expected \(I, H\) = \(5, 6\)"),
         ({"b": Lent(np.zeros((1, 6)))}, r"b has 2 axes, expected \(H\)"),
-        ({"lengths": np.array([1, 2])}, "lengths is an option of the C kernels .* not have yet"),
-        ({"reverse": True}, "reverse is an option of the C kernels"),
+        ({"window": 3}, "window is an option of the C kernels .* not have yet"),
+        ({"lengths": np.array([1, 2])}, "lengths is a numpy.ndarray in the host's memory"),
+        ({"lengths": Lent(np.array([1, 2]))}, r"lengths is int64 of shape \(2,\), expected int64"),
+        ({"mask": Lent(np.zeros((3, 4)))}, r"mask is float64 .*, expected bool of shape \(T, B\)"),
+        ({"reset": ByCapsule(np.zeros((3, 8), bool)[:, ::2])}, "reset is on device 0 and not cont"),
+        ({"mask": ByCapsule(np.zeros((3, 4), bool), device=1)}, "mask is on device 1, expected"),
+        ({"reverse": 2}, "reverse is 2, expected True or False"),
+        ({"mask": Lent(np.ones((3, 4), bool)), "tier": "whole"}, "only where every step counts"),
     ],
 )
 def test_wrong_arguments_are_named_and_the_kernel_stays_usable(

@@ -12,6 +12,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "augru.cu"
@@ -529,6 +530,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(augru_cuda_sequence_forward_args);
 
 /* sigmoid_sigmoid_pre = sigmoid(b_u + x_w_u_h_prev)
@@ -650,10 +656,16 @@ __global__ void CELLGEN_CUDA_NAME(augru_forward_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(augru_cuda_sequence_forward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * 1), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), real)
          + CELLGEN_CUDA_BYTES(nI * (3 * nH), store)
          + CELLGEN_CUDA_BYTES(nH * (2 * nH), store)
@@ -661,8 +673,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(augru_cuda_sequence_forward_workspace
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_forward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(augru_cuda_sequence_forward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(augru_cuda_sequence_forward_args) *given)
 {
+    CELLGEN_CUDA_NAME(augru_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(augru_cuda_sequence_forward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->a) return CELLGEN_NULL_POINTER;
@@ -678,11 +694,23 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_forward)(
     if (!args->b_n) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
     if (!args->h_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(augru_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(augru_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const a_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * 1), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     real *const forward_1_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), real);
     store *const forward_1_weights_1 = (store *)(void *)memory;
@@ -694,6 +722,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_forward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, 1, a_ordered, args->a, args->reverse, guarded ? step_counts : nullptr);
+        own.a = a_ordered;
+        own.h = h_ordered;
+    }
+    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1, 3 * nH), cg_in(args->w_n, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 3 * nH), cg_in(args->w_u, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + 2 * nH, 3 * nH), cg_in(args->w_r, nH));
@@ -702,17 +740,17 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_forward)(
     /* x @ [w_n, w_u, w_r], all steps at once */
     cg_gemm_nn(&run, nT * nB, 3 * nH, nI, args->x, nI, forward_1_weights_1, 3 * nH, forward_1_sums, (3 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(augru_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_h_prev_u_n);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [u_u, u_r] */
-            cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH), 1);
+            cg_gemm_nn(&run, nB, 2 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH), 1);
             /* h_prev @ [u_n] */
-            cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u_n, nH, (args->h_prev_u_n ? args->h_prev_u_n + step * nB * nH : forward_h_prev_u_n), nH, 0);
+            cg_gemm_nn(&run, nB, nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u_n, nH, (args->h_prev_u_n ? args->h_prev_u_n + step * nB * nH : forward_h_prev_u_n), nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(augru_forward_1), nB, nH,
                 cg_in(args->a + step * nB * 1, 1),
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->b_u, nH),
                 cg_in(args->b_r, nH),
                 cg_in(args->b_n, nH),
@@ -724,9 +762,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_forward)(
                 cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH),
                 cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
                 cg_rows(args->h + step * nB * nH, nH));
+            if (guarded) {
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nH, given->h, h_ordered, args->reverse, (const unsigned char *)nullptr);
+    }
     return run.error;
 }
 
@@ -766,6 +810,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(augru_cuda_sequence_backward_args);
 
 /* d_h_in = d_h + d_h_next
@@ -1001,10 +1050,20 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(augru_cuda_sequence_backward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * 1), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * 1), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (5 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
@@ -1018,8 +1077,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(augru_cuda_sequence_backward_workspac
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(augru_cuda_sequence_backward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(augru_cuda_sequence_backward_args) *given)
 {
+    CELLGEN_CUDA_NAME(augru_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(augru_cuda_sequence_backward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->a) return CELLGEN_NULL_POINTER;
@@ -1047,11 +1110,31 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
     if (!args->d_w_n) return CELLGEN_NULL_POINTER;
     if (!args->d_u_n) return CELLGEN_NULL_POINTER;
     if (!args->d_b_n) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(augru_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(augru_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const a_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * 1), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const d_a_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * 1), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (5 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
@@ -1075,11 +1158,30 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, step_before);
+    if (guarded) {
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, args->h, args->h_prev, step_before, args->reverse);
+    }
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, 1, a_ordered, args->a, args->reverse, guarded ? step_counts : nullptr);
+        own.a = a_ordered;
+        cg_collect(&run, nT, nB, nH, h_ordered, args->h, args->reverse, guarded ? step_counts : nullptr);
+        own.h = h_ordered;
+        if (args->d_h) {
+            cg_collect(&run, nT, nB, nH, d_h_ordered, args->d_h, args->reverse, guarded ? step_counts : nullptr);
+            own.d_h = d_h_ordered;
+        }
+        own.d_x = d_x_ordered;
+        own.d_a = d_a_ordered;
+    }
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1, nH), cg_in(args->u_n, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_r, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(augru_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_u, reverse_2_sums, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
@@ -1087,7 +1189,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
                 cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
                 cg_in(args->a + step * nB * 1, 1),
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->r + step * nB * nH, nH),
                 cg_in(args->n + step * nB * nH, nH),
                 cg_in(args->sigmoid_sigmoid_pre + step * nB * nH, nH),
@@ -1108,6 +1210,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
                 cg_in(reverse_2_sums, nH),
                 cg_in(reverse_u, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+            if (guarded) {
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, given->d_h ? given->d_h + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (5 * nH), adjoints + step * nB * (5 * nH), step_counts + step * nB);
+            }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
@@ -1126,15 +1232,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
     cg_add_chunks(&run, nT * nB, nH, augru_deferred_1_over_rows_d_b_r_chunks, cg_rows(args->d_b_r, nH));
     cg_add_chunks(&run, nT * nB, nH, augru_deferred_1_over_rows_d_b_u_chunks, cg_rows(args->d_b_u, nH));
     /* d_u_n = h_prev.T @ d_h_prev_u_n; d_u_r = h_prev.T @ d_r_pre */
-    cg_gemm_tn(&run, nH, 2 * nH, (nT > 0 ? nB : 0), args->h_prev, nH, adjoints + nH, (5 * nH), h_prev_products, 2 * nH, 0);
+    cg_gemm_tn(&run, nH, 2 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + nH, (5 * nH), h_prev_products, 2 * nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, 2 * nH, (nT - 1) * nB, args->h, nH, adjoints + nH + nB * (5 * nH), (5 * nH), h_prev_products, 2 * nH, 1);
+        cg_gemm_tn(&run, nH, 2 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + nH + nB * (5 * nH), (5 * nH), h_prev_products, 2 * nH, 1);
     cg_copy(&run, nH, nH, cg_rows(args->d_u_n, nH), cg_in(h_prev_products, 2 * nH));
     cg_copy(&run, nH, nH, cg_rows(args->d_u_r, nH), cg_in(h_prev_products + nH, 2 * nH));
     /* d_u_u = h_prev.T @ d_sigmoid_pre */
-    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), args->h_prev, nH, adjoints + 4 * nH, (5 * nH), args->d_u_u, nH, 0);
+    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 4 * nH, (5 * nH), args->d_u_u, nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, args->h, nH, adjoints + 4 * nH + nB * (5 * nH), (5 * nH), args->d_u_u, nH, 1);
+        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 4 * nH + nB * (5 * nH), (5 * nH), args->d_u_u, nH, 1);
     /* d_w_n = x.T @ d_n_pre */
     cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, adjoints, (5 * nH), args->d_w_n, nH, 0);
     /* d_w_r = x.T @ d_r_pre */
@@ -1147,6 +1253,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
     cg_gemm_nt(&run, nT * nB, nI, nH, adjoints + 2 * nH, (5 * nH), args->w_r, nH, args->d_x, nI, 1);
     /* d_sigmoid_pre @ [w_u.T] */
     cg_gemm_nt(&run, nT * nB, nI, nH, adjoints + 4 * nH, (5 * nH), args->w_u, nH, args->d_x, nI, 1);
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nI, given->d_x, d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, 1, given->d_a, d_a_ordered, args->reverse, guarded ? step_counts : nullptr);
+    }
     return run.error;
 }
 

@@ -15,6 +15,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "cfc.cu"
@@ -645,6 +646,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward_args);
 
 /* tanh_tanh_pre = tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3)
@@ -801,10 +807,16 @@ __global__ void CELLGEN_CUDA_NAME(cfc_forward_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * 1), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (2 * nM), real)
          + CELLGEN_CUDA_BYTES(nB * nM, store)
          + CELLGEN_CUDA_BYTES(nB * (3 * nH), real)
@@ -812,8 +824,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward_workspace_s
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, const CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, const CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward_args) *given)
 {
+    CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0 || nM < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->ts) return CELLGEN_NULL_POINTER;
@@ -828,11 +844,23 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward)(
     if (!args->b_k) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
     if (!args->h_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, nM, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, nM, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const ts_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * 1), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     real *const forward_1_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nM), real);
     store *const forward_q = (store *)(void *)memory;
@@ -844,18 +872,28 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, 1, ts_ordered, args->ts, args->reverse, guarded ? step_counts : nullptr);
+        own.ts = ts_ordered;
+        own.h = h_ordered;
+    }
+    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
     cg_copy(&run, nM, nH, cg_rows(forward_2_weights_1, 3 * nH), cg_in(args->w_f, nH));
     cg_copy(&run, nM, nH, cg_rows(forward_2_weights_1 + nH, 3 * nH), cg_in(args->w_g, nH));
     cg_copy(&run, nM, nH, cg_rows(forward_2_weights_1 + 2 * nH, 3 * nH), cg_in(args->w_k, nH));
     /* x @ [w_bb[:I, :M]], all steps at once */
     cg_gemm_nn(&run, nT * nB, nM, nI, args->x, nI, args->w_bb, nM, forward_1_sums, (2 * nM), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nM), nH), nH * 1 * nM + nM * 3 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nM), nH), nH * 1 * nM + nM * 3 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(cfc_forward_block), blocks, nT, nB, nI, nH, nM, *args, forward_1_sums, forward_q, forward_2_sums, forward_2_weights_1);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [w_bb[I:I + H, :M]] */
-            cg_gemm_nn(&run, nB, nM, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->w_bb + nI * nM, nM, forward_1_sums + step * nB * (2 * nM) + nM, (2 * nM), 0);
+            cg_gemm_nn(&run, nB, nM, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->w_bb + nI * nM, nM, forward_1_sums + step * nB * (2 * nM) + nM, (2 * nM), 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(cfc_forward_1), nB, nM,
                 cg_in(args->b_bb, nM),
                 cg_in(forward_1_sums + step * nB * (2 * nM), (2 * nM)),
@@ -876,9 +914,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward)(
                 cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH),
                 cg_rows((args->k ? args->k + step * nB * nH : nullptr), nH),
                 cg_rows(args->h + step * nB * nH, nH));
+            if (guarded) {
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nH, given->h, h_ordered, args->reverse, (const unsigned char *)nullptr);
+    }
     return run.error;
 }
 
@@ -915,6 +959,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward_args);
 
 /* d_h_in = d_h + d_h_next
@@ -1175,10 +1224,20 @@ __global__ void CELLGEN_CUDA_NAME(cfc_reverse_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * 1), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * 1), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH + 2 * nM), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nM, real)
@@ -1193,8 +1252,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward_workspace_
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, const CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, const CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward_args) *given)
 {
+    CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0 || nM < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->ts) return CELLGEN_NULL_POINTER;
@@ -1219,11 +1282,31 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward)(
     if (!args->d_b_g) return CELLGEN_NULL_POINTER;
     if (!args->d_w_k) return CELLGEN_NULL_POINTER;
     if (!args->d_b_k) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, nM, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, nM, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const ts_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * 1), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const d_ts_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * 1), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (4 * nH + 2 * nM), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
@@ -1249,12 +1332,31 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, step_before);
+    if (guarded) {
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, args->h, args->h_prev, step_before, args->reverse);
+    }
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, 1, ts_ordered, args->ts, args->reverse, guarded ? step_counts : nullptr);
+        own.ts = ts_ordered;
+        cg_collect(&run, nT, nB, nH, h_ordered, args->h, args->reverse, guarded ? step_counts : nullptr);
+        own.h = h_ordered;
+        if (args->d_h) {
+            cg_collect(&run, nT, nB, nH, d_h_ordered, args->d_h, args->reverse, guarded ? step_counts : nullptr);
+            own.d_h = d_h_ordered;
+        }
+        own.d_x = d_x_ordered;
+        own.d_ts = d_ts_ordered;
+    }
     cg_turn(&run, nH, nM, cg_rows(reverse_2_weights_1, nM), cg_in(args->w_k, nH));
     cg_turn(&run, nH, nM, cg_rows(reverse_2_weights_1 + nH * nM, nM), cg_in(args->w_g, nH));
     cg_turn(&run, nH, nM, cg_rows(reverse_2_weights_1 + (2 * nH) * nM, nM), cg_in(args->w_f, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nM), nH), (3 * nH) * 1 * nM + nM * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nM), nH), (3 * nH) * 1 * nM + nM * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(cfc_reverse_block), blocks, nT, nB, nI, nH, nM, *args, adjoints, d_h_prev_pair, reverse_2_sums, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
@@ -1278,6 +1380,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward)(
                 cg_rows(adjoints + step * nB * (4 * nH + 2 * nM) + 4 * nH + nM, (4 * nH + 2 * nM)));
             /* d_h_prev_w_bb @ [w_bb[I:I + H, :M].T] */
             cg_gemm_nt(&run, nB, nH, nM, adjoints + step * nB * (4 * nH + 2 * nM) + 4 * nH + nM, (4 * nH + 2 * nM), args->w_bb + nI * nM, nM, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+            if (guarded) {
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, given->d_h ? given->d_h + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (4 * nH + 2 * nM), adjoints + step * nB * (4 * nH + 2 * nM), step_counts + step * nB);
+            }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
@@ -1305,9 +1411,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward)(
     cg_add_chunks(&run, nT * nB, nH, cfc_deferred_2_over_rows_d_b_g_chunks, cg_rows(args->d_b_g, nH));
     cg_add_chunks(&run, nT * nB, nH, cfc_deferred_2_over_rows_d_b_f_chunks, cg_rows(args->d_b_f, nH));
     /* d_w_bb[I:I + H, :M] = h_prev.T @ d_h_prev_w_bb */
-    cg_gemm_tn(&run, nH, nM, (nT > 0 ? nB : 0), args->h_prev, nH, adjoints + 4 * nH + nM, (4 * nH + 2 * nM), args->d_w_bb + nI * nM, nM, 0);
+    cg_gemm_tn(&run, nH, nM, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 4 * nH + nM, (4 * nH + 2 * nM), args->d_w_bb + nI * nM, nM, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, nM, (nT - 1) * nB, args->h, nH, adjoints + 4 * nH + nM + nB * (4 * nH + 2 * nM), (4 * nH + 2 * nM), args->d_w_bb + nI * nM, nM, 1);
+        cg_gemm_tn(&run, nH, nM, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 4 * nH + nM + nB * (4 * nH + 2 * nM), (4 * nH + 2 * nM), args->d_w_bb + nI * nM, nM, 1);
     /* d_w_bb[:I, :M] = x.T @ d_b_bb_terms */
     cg_gemm_tn(&run, nI, nM, nT * nB, args->x, nI, deferred_d_b_bb_terms, nM, args->d_w_bb, nM, 0);
     /* d_w_k = q.T @ d_k_pre; d_w_g = q.T @ d_g_pre; d_w_f = q.T @ d_f */
@@ -1317,6 +1423,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward)(
     cg_copy(&run, nM, nH, cg_rows(args->d_w_f, nH), cg_in(q_products + 2 * nH, 3 * nH));
     /* d_b_bb_terms @ [w_bb[:I, :M].T] */
     cg_gemm_nt(&run, nT * nB, nI, nM, deferred_d_b_bb_terms, nM, args->w_bb, nM, args->d_x, nI, 0);
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nI, given->d_x, d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, 1, given->d_ts, d_ts_ordered, args->reverse, guarded ? step_counts : nullptr);
+    }
     return run.error;
 }
 

@@ -11,6 +11,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "co_rnn.cu"
@@ -404,6 +405,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward_args);
 
 /* force = tanh(b + x_u_y_prev_z_prev)
@@ -497,16 +503,27 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_forward_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * nH, real);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward_args) *given)
 {
+    CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->y_prev) return CELLGEN_NULL_POINTER;
@@ -519,30 +536,54 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward)(
     if (!args->z) return CELLGEN_NULL_POINTER;
     if (!args->y_last) return CELLGEN_NULL_POINTER;
     if (!args->z_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const y_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const z_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const y_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
+    store *const z_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     real *const forward_1_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nH, real);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        own.y = y_ordered;
+        own.z = z_ordered;
+    }
+    if (guarded) cg_begin_state(&run, nB, nH, y_prev_before, args->y_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, z_prev_before, args->z_prev, nT > 0 ? step_fresh : nullptr);
     /* x @ [u], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->u, nH, forward_1_sums, nH, 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(co_rnn_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* y_prev @ [w] */
-            cg_gemm_nn(&run, nB, nH, nH, (step ? args->y + (step - 1) * nB * nH : args->y_prev), nH, args->w, nH, forward_1_sums + step * nB * nH, nH, 1);
+            cg_gemm_nn(&run, nB, nH, nH, (guarded ? y_prev_before : step ? args->y + (step - 1) * nB * nH : args->y_prev), nH, args->w, nH, forward_1_sums + step * nB * nH, nH, 1);
             /* z_prev @ [v] */
-            cg_gemm_nn(&run, nB, nH, nH, (step ? args->z + (step - 1) * nB * nH : args->z_prev), nH, args->v, nH, forward_1_sums + step * nB * nH, nH, 1);
+            cg_gemm_nn(&run, nB, nH, nH, (guarded ? z_prev_before : step ? args->z + (step - 1) * nB * nH : args->z_prev), nH, args->v, nH, forward_1_sums + step * nB * nH, nH, 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(co_rnn_forward_1), nB, nH,
-                cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH),
-                cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH),
+                cg_in((guarded ? y_prev_before : step ? args->y + (step - 1) * nB * nH : args->y_prev), nH),
+                cg_in((guarded ? z_prev_before : step ? args->z + (step - 1) * nB * nH : args->z_prev), nH),
                 cg_in(args->b, nH),
                 args->dt,
                 args->gam,
@@ -551,10 +592,18 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward)(
                 cg_rows((args->force ? args->force + step * nB * nH : nullptr), nH),
                 cg_rows(args->z + step * nB * nH, nH),
                 cg_rows(args->y + step * nB * nH, nH));
+            if (guarded) {
+                cg_settle(&run, nB, nH, y_prev_before, args->y + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, z_prev_before, args->z + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->y_last, nH), cg_in(nT > 0 ? args->y + (nT - 1) * nB * nH : args->y_prev, nH));
-    cg_copy(&run, nB, nH, cg_rows(args->z_last, nH), cg_in(nT > 0 ? args->z + (nT - 1) * nB * nH : args->z_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->y_last, nH), cg_in(guarded ? y_prev_before : nT > 0 ? args->y + (nT - 1) * nB * nH : args->y_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->z_last, nH), cg_in(guarded ? z_prev_before : nT > 0 ? args->z + (nT - 1) * nB * nH : args->z_prev, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nH, given->y, y_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, given->z, z_ordered, args->reverse, (const unsigned char *)nullptr);
+    }
     return run.error;
 }
 
@@ -589,6 +638,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward_args);
 
 /* d_y_in = d_y + d_y_next
@@ -758,10 +812,21 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_reverse_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
@@ -773,8 +838,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward_workspa
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward_args) *given)
 {
+    CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->y_prev) return CELLGEN_NULL_POINTER;
@@ -792,11 +861,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward)(
     if (!args->d_v) return CELLGEN_NULL_POINTER;
     if (!args->d_u) return CELLGEN_NULL_POINTER;
     if (!args->d_b) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const y_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const z_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_y_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_z_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const y_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
+    store *const z_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
     real *const d_y_prev_pair = (real *)(void *)memory;
@@ -816,12 +907,35 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, step_before);
+    if (guarded) {
+        cg_collect_before(&run, nT, nB, nH, y_prev_before, args->y, args->y_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, z_prev_before, args->z, args->z_prev, step_before, args->reverse);
+    }
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, nH, y_ordered, args->y, args->reverse, guarded ? step_counts : nullptr);
+        own.y = y_ordered;
+        cg_collect(&run, nT, nB, nH, z_ordered, args->z, args->reverse, guarded ? step_counts : nullptr);
+        own.z = z_ordered;
+        if (args->d_y) {
+            cg_collect(&run, nT, nB, nH, d_y_ordered, args->d_y, args->reverse, guarded ? step_counts : nullptr);
+            own.d_y = d_y_ordered;
+        }
+        if (args->d_z) {
+            cg_collect(&run, nT, nB, nH, d_z_ordered, args->d_z, args->reverse, guarded ? step_counts : nullptr);
+            own.d_z = d_z_ordered;
+        }
+        own.d_x = d_x_ordered;
+    }
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1, 2 * nH), cg_in(args->v, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH, 2 * nH), cg_in(args->w, nH));
     cg_copy(&run, nB, nH, cg_rows(d_y_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_y_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_z_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_z_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(co_rnn_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_y_prev_pair, d_z_prev_pair, reverse_d_y_in, reverse_d_z_total, reverse_2_sums, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
@@ -847,6 +961,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward)(
                 args->eps,
                 cg_rows(d_z_prev_pair + step % 2 * nB * nH, nH),
                 cg_rows(d_y_prev_pair + step % 2 * nB * nH, nH));
+            if (guarded) {
+                cg_settle_gradient(&run, nB, nH, d_y_prev_pair + step % 2 * nB * nH, d_y_prev_pair + (step + 1) % 2 * nB * nH, given->d_y ? given->d_y + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_z_prev_pair + step % 2 * nB * nH, d_z_prev_pair + (step + 1) % 2 * nB * nH, given->d_z ? given->d_z + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, nH, adjoints + step * nB * nH, step_counts + step * nB);
+            }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_y_prev, nH), cg_in(d_y_prev_pair, nH));
@@ -858,15 +977,18 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward)(
     /* d_u = x.T @ d_force_pre */
     cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, adjoints, nH, args->d_u, nH, 0);
     /* d_v = z_prev.T @ d_force_pre */
-    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), args->z_prev, nH, adjoints, nH, args->d_v, nH, 0);
+    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), (guarded ? z_prev_before : args->z_prev), nH, adjoints, nH, args->d_v, nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, args->z, nH, adjoints + nB * nH, nH, args->d_v, nH, 1);
+        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, (guarded ? z_prev_before + nB * nH : args->z), nH, adjoints + nB * nH, nH, args->d_v, nH, 1);
     /* d_w = y_prev.T @ d_force_pre */
-    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), args->y_prev, nH, adjoints, nH, args->d_w, nH, 0);
+    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), (guarded ? y_prev_before : args->y_prev), nH, adjoints, nH, args->d_w, nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, args->y, nH, adjoints + nB * nH, nH, args->d_w, nH, 1);
+        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, (guarded ? y_prev_before + nB * nH : args->y), nH, adjoints + nB * nH, nH, args->d_w, nH, 1);
     /* d_force_pre @ [u.T] */
     cg_gemm_nt(&run, nT * nB, nI, nH, adjoints, nH, args->u, nH, args->d_x, nI, 0);
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nI, given->d_x, d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+    }
     return run.error;
 }
 

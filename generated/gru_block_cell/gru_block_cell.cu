@@ -14,6 +14,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "gru_block_cell.cu"
@@ -488,6 +489,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward_args);
 
 /* r = sigmoid(b_ru_0 + x_w_ru_h_prev_0)
@@ -629,18 +635,30 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_forward_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real)
          + CELLGEN_CUDA_BYTES(nB * nH, store)
          + CELLGEN_CUDA_BYTES(nT * nB * nH, real);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward_args) *given)
 {
+    CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -653,11 +671,27 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward)(
     if (!args->c) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
     if (!args->h_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const r_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const u_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const c_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     real *const forward_1_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real);
     store *const forward_h_prev_r = (store *)(void *)memory;
@@ -667,19 +701,30 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        own.r = r_ordered;
+        own.u = u_ordered;
+        own.c = c_ordered;
+        own.h = h_ordered;
+    }
+    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
     /* x @ [w_ru[:I, :H], w_ru[:I, H:2*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, args->w_ru, (2 * nH), forward_1_sums, (2 * nH), 0);
     /* x @ [w_c[:I, :H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w_c, nH, forward_2_sums, nH, 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(gru_block_cell_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_h_prev_r, forward_2_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [w_ru[I:I + H, :H], w_ru[I:I + H, H:2*H]] */
-            cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->w_ru + nI * (2 * nH), (2 * nH), forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
+            cg_gemm_nn(&run, nB, 2 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->w_ru + nI * (2 * nH), (2 * nH), forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_forward_1), nB, nH,
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->b_ru, (2 * nH)),
                 cg_in(args->b_ru + nH, (2 * nH)),
                 cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
@@ -690,15 +735,24 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward)(
             /* h_prev_r @ [w_c[I:I + H, :H]] */
             cg_gemm_nn(&run, nB, nH, nH, forward_h_prev_r, nH, args->w_c + nI * nH, nH, forward_2_sums + step * nB * nH, nH, 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_forward_2), nB, nH,
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->b_c, nH),
                 cg_in(args->u + step * nB * nH, nH),
                 cg_in(forward_2_sums + step * nB * nH, nH),
                 cg_rows(args->c + step * nB * nH, nH),
                 cg_rows(args->h + step * nB * nH, nH));
+            if (guarded) {
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nH, given->r, r_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, given->u, u_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, given->c, c_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, given->h, h_ordered, args->reverse, (const unsigned char *)nullptr);
+    }
     return run.error;
 }
 
@@ -729,6 +783,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward_args);
 
 /* d_h_in = d_h + d_h_next
@@ -973,10 +1032,24 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_reverse_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
@@ -990,8 +1063,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward_args) *given)
 {
+    CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -1007,11 +1084,39 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
     if (!args->d_w_c) return CELLGEN_NULL_POINTER;
     if (!args->d_b_ru) return CELLGEN_NULL_POINTER;
     if (!args->d_b_c) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const r_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const u_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const c_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_r_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_u_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_c_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
@@ -1035,11 +1140,45 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, step_before);
+    if (guarded) {
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, args->h, args->h_prev, step_before, args->reverse);
+    }
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, nH, r_ordered, args->r, args->reverse, guarded ? step_counts : nullptr);
+        own.r = r_ordered;
+        cg_collect(&run, nT, nB, nH, u_ordered, args->u, args->reverse, guarded ? step_counts : nullptr);
+        own.u = u_ordered;
+        cg_collect(&run, nT, nB, nH, c_ordered, args->c, args->reverse, guarded ? step_counts : nullptr);
+        own.c = c_ordered;
+        cg_collect(&run, nT, nB, nH, h_ordered, args->h, args->reverse, guarded ? step_counts : nullptr);
+        own.h = h_ordered;
+        if (args->d_r) {
+            cg_collect(&run, nT, nB, nH, d_r_ordered, args->d_r, args->reverse, guarded ? step_counts : nullptr);
+            own.d_r = d_r_ordered;
+        }
+        if (args->d_u) {
+            cg_collect(&run, nT, nB, nH, d_u_ordered, args->d_u, args->reverse, guarded ? step_counts : nullptr);
+            own.d_u = d_u_ordered;
+        }
+        if (args->d_c) {
+            cg_collect(&run, nT, nB, nH, d_c_ordered, args->d_c, args->reverse, guarded ? step_counts : nullptr);
+            own.d_c = d_c_ordered;
+        }
+        if (args->d_h) {
+            cg_collect(&run, nT, nB, nH, d_h_ordered, args->d_h, args->reverse, guarded ? step_counts : nullptr);
+            own.d_h = d_h_ordered;
+        }
+        own.d_x = d_x_ordered;
+    }
     cg_turn(&run, nH, nI, cg_rows(deferred_7_weights_1, nI), cg_in(args->w_c, nH));
     cg_turn(&run, 2 * nH, nI, cg_rows(deferred_7_weights_1 + nH * nI, nI), cg_in(args->w_ru, (2 * nH)));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + (2 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + (2 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(gru_block_cell_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_3_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
@@ -1048,7 +1187,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
                 cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
                 cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->u + step * nB * nH, nH),
                 cg_in(args->c + step * nB * nH, nH),
                 cg_rows(reverse_d_h_in, nH),
@@ -1059,7 +1198,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_reverse_2), nB, nH,
                 cg_in((args->d_r ? args->d_r + step * nB * nH : nullptr), nH),
                 cg_in(reverse_2_sums, nH),
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->r + step * nB * nH, nH),
                 cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)));
             /* d_r_bar_u_bar @ [w_ru[I:I + H, :2*H].T] */
@@ -1071,12 +1210,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
                 cg_in(args->r + step * nB * nH, nH),
                 cg_in(args->u + step * nB * nH, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+            if (guarded) {
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, given->d_h ? given->d_h + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (3 * nH), adjoints + step * nB * (3 * nH), step_counts + step * nB);
+            }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_deferred_1), nT * nB, nH,
-        cg_in(args->h_prev, nH),
-        cg_in(args->h, nH),
+        cg_in((guarded ? h_prev_before : args->h_prev), nH),
+        cg_in((guarded ? h_prev_before + nB * nH : args->h), nH),
         cg_in(args->r, nH),
         nB,
         cg_rows(deferred_h_prev_r, nH));
@@ -1095,11 +1238,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
     cg_copy(&run, nI, nH, cg_rows(args->d_w_c, nH), cg_in(x_products, 3 * nH));
     cg_copy(&run, nI, 2 * nH, cg_rows(args->d_w_ru, (2 * nH)), cg_in(x_products + nH, 3 * nH));
     /* d_w_ru[I:I + H, :2*H] = h_prev.T @ d_r_bar_u_bar */
-    cg_gemm_tn(&run, nH, 2 * nH, (nT > 0 ? nB : 0), args->h_prev, nH, adjoints + nH, (3 * nH), args->d_w_ru + nI * (2 * nH), (2 * nH), 0);
+    cg_gemm_tn(&run, nH, 2 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + nH, (3 * nH), args->d_w_ru + nI * (2 * nH), (2 * nH), 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, 2 * nH, (nT - 1) * nB, args->h, nH, adjoints + nH + nB * (3 * nH), (3 * nH), args->d_w_ru + nI * (2 * nH), (2 * nH), 1);
+        cg_gemm_tn(&run, nH, 2 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + nH + nB * (3 * nH), (3 * nH), args->d_w_ru + nI * (2 * nH), (2 * nH), 1);
     /* d_c_bar @ [w_c[:I, :H].T]; d_r_bar_u_bar @ [w_ru[:I, :2*H].T] */
     cg_gemm_nn(&run, nT * nB, nI, 3 * nH, adjoints, (3 * nH), deferred_7_weights_1, nI, args->d_x, nI, 0);
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nI, given->d_x, d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+    }
     return run.error;
 }
 

@@ -15,6 +15,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "gru_reset_before.cu"
@@ -637,6 +638,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forward_args);
 
 /* z_bar = b_z + x_w_z_h_prev
@@ -788,10 +794,15 @@ __global__ void CELLGEN_CUDA_NAME(gru_reset_before_forward_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real)
          + CELLGEN_CUDA_BYTES(nI * (2 * nH), store)
          + CELLGEN_CUDA_BYTES(nH * (2 * nH), store)
@@ -801,8 +812,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forwar
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forward_args) *given)
 {
+    CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -817,11 +832,21 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forward)(
     if (!args->b_n) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
     if (!args->h_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     real *const forward_1_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real);
     store *const forward_1_weights_1 = (store *)(void *)memory;
@@ -837,6 +862,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        own.h = h_ordered;
+    }
+    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1, 2 * nH), cg_in(args->w_z, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 2 * nH), cg_in(args->w_r, nH));
     cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2, 2 * nH), cg_in(args->u_z, nH));
@@ -846,14 +879,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forward)(
     /* x @ [w_n], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w_n, nH, forward_2_sums, nH, 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(gru_reset_before_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_z, forward_h_prev_r, forward_2_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [u_z, u_r] */
-            cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
+            cg_gemm_nn(&run, nB, 2 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_forward_1), nB, nH,
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->b_z, nH),
                 cg_in(args->b_r, nH),
                 cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
@@ -864,15 +897,21 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_forward)(
             /* h_prev_r @ [u_n] */
             cg_gemm_nn(&run, nB, nH, nH, forward_h_prev_r, nH, args->u_n, nH, forward_2_sums + step * nB * nH, nH, 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_forward_2), nB, nH,
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->b_n, nH),
                 cg_in((args->z ? args->z + step * nB * nH : forward_z), nH),
                 cg_in(forward_2_sums + step * nB * nH, nH),
                 cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
                 cg_rows(args->h + step * nB * nH, nH));
+            if (guarded) {
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nH, given->h, h_ordered, args->reverse, (const unsigned char *)nullptr);
+    }
     return run.error;
 }
 
@@ -909,6 +948,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward_args);
 
 /* d_h_in = d_h + d_h_next
@@ -1138,10 +1182,18 @@ __global__ void CELLGEN_CUDA_NAME(gru_reset_before_reverse_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
@@ -1158,8 +1210,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backwa
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward_args) *given)
 {
+    CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -1184,11 +1240,27 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward)(
     if (!args->d_w_n) return CELLGEN_NULL_POINTER;
     if (!args->d_u_n) return CELLGEN_NULL_POINTER;
     if (!args->d_b_n) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
@@ -1218,6 +1290,22 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, step_before);
+    if (guarded) {
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, args->h, args->h_prev, step_before, args->reverse);
+    }
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, nH, h_ordered, args->h, args->reverse, guarded ? step_counts : nullptr);
+        own.h = h_ordered;
+        if (args->d_h) {
+            cg_collect(&run, nT, nB, nH, d_h_ordered, args->d_h, args->reverse, guarded ? step_counts : nullptr);
+            own.d_h = d_h_ordered;
+        }
+        own.d_x = d_x_ordered;
+    }
     cg_turn(&run, nH, nH, cg_rows(reverse_3_weights_1, nH), cg_in(args->u_r, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_3_weights_1 + nH * nH, nH), cg_in(args->u_z, nH));
     cg_turn(&run, nH, nI, cg_rows(deferred_8_weights_1, nI), cg_in(args->w_n, nH));
@@ -1225,14 +1313,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward)(
     cg_turn(&run, nH, nI, cg_rows(deferred_8_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_z, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + (2 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + (2 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(gru_reset_before_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_prev_direct, reverse_2_sums, reverse_3_sums, reverse_3_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_reverse_1), nB, nH,
                 cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->z + step * nB * nH, nH),
                 cg_in(args->n + step * nB * nH, nH),
                 cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
@@ -1242,7 +1330,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward)(
             cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (3 * nH), (3 * nH), args->u_n, nH, reverse_2_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_reverse_2), nB, nH,
                 cg_in(reverse_2_sums, nH),
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->r + step * nB * nH, nH),
                 cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)));
             /* d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
@@ -1253,12 +1341,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward)(
                 cg_in(reverse_d_h_prev_direct, nH),
                 cg_in(args->r + step * nB * nH, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+            if (guarded) {
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, given->d_h ? given->d_h + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (3 * nH), adjoints + step * nB * (3 * nH), step_counts + step * nB);
+            }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_deferred_1), nT * nB, nH,
-        cg_in(args->h_prev, nH),
-        cg_in(args->h, nH),
+        cg_in((guarded ? h_prev_before : args->h_prev), nH),
+        cg_in((guarded ? h_prev_before + nB * nH : args->h), nH),
         cg_in(args->r, nH),
         nB,
         cg_rows(deferred_h_prev_r, nH));
@@ -1280,13 +1372,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward)(
     cg_copy(&run, nI, nH, cg_rows(args->d_w_r, nH), cg_in(x_products + nH, 3 * nH));
     cg_copy(&run, nI, nH, cg_rows(args->d_w_z, nH), cg_in(x_products + 2 * nH, 3 * nH));
     /* d_u_r = h_prev.T @ d_r_bar; d_u_z = h_prev.T @ d_z_bar */
-    cg_gemm_tn(&run, nH, 2 * nH, (nT > 0 ? nB : 0), args->h_prev, nH, adjoints + nH, (3 * nH), h_prev_products, 2 * nH, 0);
+    cg_gemm_tn(&run, nH, 2 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + nH, (3 * nH), h_prev_products, 2 * nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, 2 * nH, (nT - 1) * nB, args->h, nH, adjoints + nH + nB * (3 * nH), (3 * nH), h_prev_products, 2 * nH, 1);
+        cg_gemm_tn(&run, nH, 2 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + nH + nB * (3 * nH), (3 * nH), h_prev_products, 2 * nH, 1);
     cg_copy(&run, nH, nH, cg_rows(args->d_u_r, nH), cg_in(h_prev_products, 2 * nH));
     cg_copy(&run, nH, nH, cg_rows(args->d_u_z, nH), cg_in(h_prev_products + nH, 2 * nH));
     /* d_n_bar @ [w_n.T]; d_r_bar @ [w_r.T]; d_z_bar @ [w_z.T] */
     cg_gemm_nn(&run, nT * nB, nI, 3 * nH, adjoints, (3 * nH), deferred_8_weights_1, nI, args->d_x, nI, 0);
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nI, given->d_x, d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+    }
     return run.error;
 }
 

@@ -12,6 +12,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "lem.cu"
@@ -674,6 +675,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(lem_cuda_sequence_forward_args);
 
 /* sigmoid_sigmoid_pre = sigmoid(b_1 + x_v_1_y_prev)
@@ -842,10 +848,17 @@ __global__ void CELLGEN_CUDA_NAME(lem_forward_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lem_cuda_sequence_forward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), real)
          + CELLGEN_CUDA_BYTES(nI * (3 * nH), store)
          + CELLGEN_CUDA_BYTES(nH * (3 * nH), store)
@@ -854,8 +867,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lem_cuda_sequence_forward_workspace_s
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_forward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lem_cuda_sequence_forward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lem_cuda_sequence_forward_args) *given)
 {
+    CELLGEN_CUDA_NAME(lem_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(lem_cuda_sequence_forward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->y_prev) return CELLGEN_NULL_POINTER;
@@ -876,11 +893,25 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_forward)(
     if (!args->z) return CELLGEN_NULL_POINTER;
     if (!args->y_last) return CELLGEN_NULL_POINTER;
     if (!args->z_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(lem_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(lem_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const y_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const z_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const y_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
+    store *const z_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     real *const forward_1_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), real);
     store *const forward_1_weights_1 = (store *)(void *)memory;
@@ -894,6 +925,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_forward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        own.y = y_ordered;
+        own.z = z_ordered;
+    }
+    if (guarded) cg_begin_state(&run, nB, nH, y_prev_before, args->y_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, z_prev_before, args->z_prev, nT > 0 ? step_fresh : nullptr);
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1, 3 * nH), cg_in(args->v_1, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 3 * nH), cg_in(args->v_2, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + 2 * nH, 3 * nH), cg_in(args->v_z, nH));
@@ -905,14 +946,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_forward)(
     /* x @ [v_y], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->v_y, nH, forward_2_sums, nH, 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lem_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_dt_y, forward_2_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* y_prev @ [w_1, w_2, w_z] */
-            cg_gemm_nn(&run, nB, 3 * nH, nH, (step ? args->y + (step - 1) * nB * nH : args->y_prev), nH, forward_1_weights_2, 3 * nH, forward_1_sums + step * nB * (3 * nH), (3 * nH), 1);
+            cg_gemm_nn(&run, nB, 3 * nH, nH, (guarded ? y_prev_before : step ? args->y + (step - 1) * nB * nH : args->y_prev), nH, forward_1_weights_2, 3 * nH, forward_1_sums + step * nB * (3 * nH), (3 * nH), 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lem_forward_1), nB, nH,
-                cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH),
+                cg_in((guarded ? z_prev_before : step ? args->z + (step - 1) * nB * nH : args->z_prev), nH),
                 cg_in(args->b_1, nH),
                 cg_in(args->b_2, nH),
                 cg_in(args->b_z, nH),
@@ -928,16 +969,24 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_forward)(
             /* z @ [w_y] */
             cg_gemm_nn(&run, nB, nH, nH, args->z + step * nB * nH, nH, args->w_y, nH, forward_2_sums + step * nB * nH, nH, 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lem_forward_2), nB, nH,
-                cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH),
+                cg_in((guarded ? y_prev_before : step ? args->y + (step - 1) * nB * nH : args->y_prev), nH),
                 cg_in(args->b_y, nH),
                 cg_in(forward_dt_y, nH),
                 cg_in(forward_2_sums + step * nB * nH, nH),
                 cg_rows((args->tanh_tanh_pre_2 ? args->tanh_tanh_pre_2 + step * nB * nH : nullptr), nH),
                 cg_rows(args->y + step * nB * nH, nH));
+            if (guarded) {
+                cg_settle(&run, nB, nH, y_prev_before, args->y + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, z_prev_before, args->z + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->y_last, nH), cg_in(nT > 0 ? args->y + (nT - 1) * nB * nH : args->y_prev, nH));
-    cg_copy(&run, nB, nH, cg_rows(args->z_last, nH), cg_in(nT > 0 ? args->z + (nT - 1) * nB * nH : args->z_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->y_last, nH), cg_in(guarded ? y_prev_before : nT > 0 ? args->y + (nT - 1) * nB * nH : args->y_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->z_last, nH), cg_in(guarded ? z_prev_before : nT > 0 ? args->z + (nT - 1) * nB * nH : args->z_prev, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nH, given->y, y_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, given->z, z_ordered, args->reverse, (const unsigned char *)nullptr);
+    }
     return run.error;
 }
 
@@ -986,6 +1035,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(lem_cuda_sequence_backward_args);
 
 /* d_y_in = d_y + d_y_next
@@ -1284,10 +1338,21 @@ __global__ void CELLGEN_CUDA_NAME(lem_reverse_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lem_cuda_sequence_backward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
@@ -1308,8 +1373,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lem_cuda_sequence_backward_workspace_
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lem_cuda_sequence_backward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lem_cuda_sequence_backward_args) *given)
 {
+    CELLGEN_CUDA_NAME(lem_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(lem_cuda_sequence_backward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->y_prev) return CELLGEN_NULL_POINTER;
@@ -1343,11 +1412,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
     if (!args->d_w_y) return CELLGEN_NULL_POINTER;
     if (!args->d_v_y) return CELLGEN_NULL_POINTER;
     if (!args->d_b_y) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(lem_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(lem_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const y_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const z_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_y_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_z_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const y_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
+    store *const z_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), store);
     real *const d_y_prev_pair = (real *)(void *)memory;
@@ -1385,6 +1476,29 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, step_before);
+    if (guarded) {
+        cg_collect_before(&run, nT, nB, nH, y_prev_before, args->y, args->y_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, z_prev_before, args->z, args->z_prev, step_before, args->reverse);
+    }
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, nH, y_ordered, args->y, args->reverse, guarded ? step_counts : nullptr);
+        own.y = y_ordered;
+        cg_collect(&run, nT, nB, nH, z_ordered, args->z, args->reverse, guarded ? step_counts : nullptr);
+        own.z = z_ordered;
+        if (args->d_y) {
+            cg_collect(&run, nT, nB, nH, d_y_ordered, args->d_y, args->reverse, guarded ? step_counts : nullptr);
+            own.d_y = d_y_ordered;
+        }
+        if (args->d_z) {
+            cg_collect(&run, nT, nB, nH, d_z_ordered, args->d_z, args->reverse, guarded ? step_counts : nullptr);
+            own.d_z = d_z_ordered;
+        }
+        own.d_x = d_x_ordered;
+    }
     cg_turn(&run, nH, nH, cg_rows(reverse_3_weights_1, nH), cg_in(args->w_z, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_3_weights_1 + nH * nH, nH), cg_in(args->w_2, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_3_weights_1 + (2 * nH) * nH, nH), cg_in(args->w_1, nH));
@@ -1395,7 +1509,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_y_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_y_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_z_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_z_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + (3 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + (3 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lem_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_y_prev_pair, d_z_prev_pair, reverse_d_y_in, reverse_d_z_in, reverse_dt_y, reverse_dt_z, reverse_2_sums, reverse_3_sums, reverse_3_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
@@ -1404,7 +1518,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
                 cg_in(d_y_prev_pair + (step + 1) % 2 * nB * nH, nH),
                 cg_in((args->d_z ? args->d_z + step * nB * nH : nullptr), nH),
                 cg_in(d_z_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH),
+                cg_in((guarded ? y_prev_before + step * nB * nH : step ? args->y + (step - 1) * nB * nH : args->y_prev), nH),
                 args->dt,
                 cg_in(args->sigmoid_sigmoid_pre + step * nB * nH, nH),
                 cg_in(args->sigmoid_sigmoid_pre_2 + step * nB * nH, nH),
@@ -1420,7 +1534,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lem_reverse_2), nB, nH,
                 cg_in(reverse_d_z_in, nH),
                 cg_in(reverse_2_sums, nH),
-                cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH),
+                cg_in((guarded ? z_prev_before + step * nB * nH : step ? args->z + (step - 1) * nB * nH : args->z_prev), nH),
                 args->dt,
                 cg_in(reverse_dt_z, nH),
                 cg_in(args->sigmoid_sigmoid_pre_2 + step * nB * nH, nH),
@@ -1435,6 +1549,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
                 cg_in(reverse_3_sums, nH),
                 cg_in(reverse_dt_y, nH),
                 cg_rows(d_y_prev_pair + step % 2 * nB * nH, nH));
+            if (guarded) {
+                cg_settle_gradient(&run, nB, nH, d_y_prev_pair + step % 2 * nB * nH, d_y_prev_pair + (step + 1) % 2 * nB * nH, given->d_y ? given->d_y + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_z_prev_pair + step % 2 * nB * nH, d_z_prev_pair + (step + 1) % 2 * nB * nH, given->d_z ? given->d_z + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_counts + step * nB);
+            }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_y_prev, nH), cg_in(d_y_prev_pair, nH));
@@ -1461,14 +1580,17 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
     /* d_w_y = z.T @ d_tanh_pre_2 */
     cg_gemm_tn(&run, nH, nH, nT * nB, args->z, nH, adjoints, (4 * nH), args->d_w_y, nH, 0);
     /* d_w_z = y_prev.T @ d_tanh_pre; d_w_2 = y_prev.T @ d_sigmoid_pre_2; d_w_1 = y_prev.T @ d_sigmoid_pre */
-    cg_gemm_tn(&run, nH, 3 * nH, (nT > 0 ? nB : 0), args->y_prev, nH, adjoints + nH, (4 * nH), y_prev_products, 3 * nH, 0);
+    cg_gemm_tn(&run, nH, 3 * nH, (nT > 0 ? nB : 0), (guarded ? y_prev_before : args->y_prev), nH, adjoints + nH, (4 * nH), y_prev_products, 3 * nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, 3 * nH, (nT - 1) * nB, args->y, nH, adjoints + nH + nB * (4 * nH), (4 * nH), y_prev_products, 3 * nH, 1);
+        cg_gemm_tn(&run, nH, 3 * nH, (nT - 1) * nB, (guarded ? y_prev_before + nB * nH : args->y), nH, adjoints + nH + nB * (4 * nH), (4 * nH), y_prev_products, 3 * nH, 1);
     cg_copy(&run, nH, nH, cg_rows(args->d_w_z, nH), cg_in(y_prev_products, 3 * nH));
     cg_copy(&run, nH, nH, cg_rows(args->d_w_2, nH), cg_in(y_prev_products + nH, 3 * nH));
     cg_copy(&run, nH, nH, cg_rows(args->d_w_1, nH), cg_in(y_prev_products + 2 * nH, 3 * nH));
     /* d_tanh_pre_2 @ [v_y.T]; d_tanh_pre @ [v_z.T]; d_sigmoid_pre_2 @ [v_2.T]; d_sigmoid_pre @ [v_1.T] */
     cg_gemm_nn(&run, nT * nB, nI, 4 * nH, adjoints, (4 * nH), deferred_10_weights_1, nI, args->d_x, nI, 0);
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nI, given->d_x, d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+    }
     return run.error;
 }
 

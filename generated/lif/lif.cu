@@ -12,6 +12,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "lif.cu"
@@ -325,6 +326,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(lif_cuda_sequence_forward_args);
 
 /* v = v_prev * decay + b + x_w_s_prev - s_prev * threshold
@@ -403,16 +409,27 @@ __global__ void CELLGEN_CUDA_NAME(lif_forward_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lif_cuda_sequence_forward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * nH, real);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_forward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lif_cuda_sequence_forward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lif_cuda_sequence_forward_args) *given)
 {
+    CELLGEN_CUDA_NAME(lif_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(lif_cuda_sequence_forward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->v_prev) return CELLGEN_NULL_POINTER;
@@ -424,38 +441,70 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_forward)(
     if (!args->v) return CELLGEN_NULL_POINTER;
     if (!args->v_last) return CELLGEN_NULL_POINTER;
     if (!args->s_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(lif_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(lif_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const s_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const v_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const v_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
+    store *const s_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     real *const forward_1_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nH, real);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        own.s = s_ordered;
+        own.v = v_ordered;
+    }
+    if (guarded) cg_begin_state(&run, nB, nH, v_prev_before, args->v_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, s_prev_before, args->s_prev, nT > 0 ? step_fresh : nullptr);
     /* x @ [w], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_1_sums, nH, 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lif_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* s_prev @ [u] */
-            cg_gemm_nn(&run, nB, nH, nH, (step ? args->s + (step - 1) * nB * nH : args->s_prev), nH, args->u, nH, forward_1_sums + step * nB * nH, nH, 1);
+            cg_gemm_nn(&run, nB, nH, nH, (guarded ? s_prev_before : step ? args->s + (step - 1) * nB * nH : args->s_prev), nH, args->u, nH, forward_1_sums + step * nB * nH, nH, 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lif_forward_1), nB, nH,
-                cg_in((step ? args->v + (step - 1) * nB * nH : args->v_prev), nH),
-                cg_in((step ? args->s + (step - 1) * nB * nH : args->s_prev), nH),
+                cg_in((guarded ? v_prev_before : step ? args->v + (step - 1) * nB * nH : args->v_prev), nH),
+                cg_in((guarded ? s_prev_before : step ? args->s + (step - 1) * nB * nH : args->s_prev), nH),
                 cg_in(args->b, nH),
                 args->decay,
                 args->threshold,
                 cg_in(forward_1_sums + step * nB * nH, nH),
                 cg_rows(args->v + step * nB * nH, nH),
                 cg_rows(args->s + step * nB * nH, nH));
+            if (guarded) {
+                cg_settle(&run, nB, nH, v_prev_before, args->v + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, s_prev_before, args->s + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->v_last, nH), cg_in(nT > 0 ? args->v + (nT - 1) * nB * nH : args->v_prev, nH));
-    cg_copy(&run, nB, nH, cg_rows(args->s_last, nH), cg_in(nT > 0 ? args->s + (nT - 1) * nB * nH : args->s_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->v_last, nH), cg_in(guarded ? v_prev_before : nT > 0 ? args->v + (nT - 1) * nB * nH : args->v_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->s_last, nH), cg_in(guarded ? s_prev_before : nT > 0 ? args->s + (nT - 1) * nB * nH : args->s_prev, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nH, given->s, s_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, given->v, v_ordered, args->reverse, (const unsigned char *)nullptr);
+    }
     return run.error;
 }
 
@@ -485,6 +534,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_args);
 
 /* d_v_in = d_v + d_v_next
@@ -629,10 +683,20 @@ __global__ void CELLGEN_CUDA_NAME(lif_reverse_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
@@ -641,8 +705,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_workspace_
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_backward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_args) *given)
 {
+    CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->s_prev) return CELLGEN_NULL_POINTER;
@@ -656,11 +724,31 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_backward)(
     if (!args->d_w) return CELLGEN_NULL_POINTER;
     if (!args->d_u) return CELLGEN_NULL_POINTER;
     if (!args->d_b) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const s_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const v_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_s_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_v_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const s_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
     real *const d_v_prev_pair = (real *)(void *)memory;
@@ -674,10 +762,32 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_backward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, step_before);
+    if (guarded) {
+        cg_collect_before(&run, nT, nB, nH, s_prev_before, args->s, args->s_prev, step_before, args->reverse);
+    }
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, nH, s_ordered, args->s, args->reverse, guarded ? step_counts : nullptr);
+        own.s = s_ordered;
+        cg_collect(&run, nT, nB, nH, v_ordered, args->v, args->reverse, guarded ? step_counts : nullptr);
+        own.v = v_ordered;
+        if (args->d_s) {
+            cg_collect(&run, nT, nB, nH, d_s_ordered, args->d_s, args->reverse, guarded ? step_counts : nullptr);
+            own.d_s = d_s_ordered;
+        }
+        if (args->d_v) {
+            cg_collect(&run, nT, nB, nH, d_v_ordered, args->d_v, args->reverse, guarded ? step_counts : nullptr);
+            own.d_v = d_v_ordered;
+        }
+        own.d_x = d_x_ordered;
+    }
     cg_copy(&run, nB, nH, cg_rows(d_v_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_v_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_s_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_s_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lif_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_v_prev_pair, d_s_prev_pair, reverse_2_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
@@ -698,6 +808,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_backward)(
                 cg_in(reverse_2_sums, nH),
                 args->threshold,
                 cg_rows(d_s_prev_pair + step % 2 * nB * nH, nH));
+            if (guarded) {
+                cg_settle_gradient(&run, nB, nH, d_v_prev_pair + step % 2 * nB * nH, d_v_prev_pair + (step + 1) % 2 * nB * nH, given->d_v ? given->d_v + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_s_prev_pair + step % 2 * nB * nH, d_s_prev_pair + (step + 1) % 2 * nB * nH, given->d_s ? given->d_s + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, nH, adjoints + step * nB * nH, step_counts + step * nB);
+            }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_v_prev, nH), cg_in(d_v_prev_pair, nH));
@@ -707,13 +822,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_backward)(
         lif_deferred_1_over_rows_d_b_chunks);
     cg_add_chunks(&run, nT * nB, nH, lif_deferred_1_over_rows_d_b_chunks, cg_rows(args->d_b, nH));
     /* d_u = s_prev.T @ d_v_total */
-    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), args->s_prev, nH, adjoints, nH, args->d_u, nH, 0);
+    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), (guarded ? s_prev_before : args->s_prev), nH, adjoints, nH, args->d_u, nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, args->s, nH, adjoints + nB * nH, nH, args->d_u, nH, 1);
+        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, (guarded ? s_prev_before + nB * nH : args->s), nH, adjoints + nB * nH, nH, args->d_u, nH, 1);
     /* d_w = x.T @ d_v_total */
     cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, adjoints, nH, args->d_w, nH, 0);
     /* d_v_total @ [w.T] */
     cg_gemm_nt(&run, nT * nB, nI, nH, adjoints, nH, args->w, nH, args->d_x, nI, 0);
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nI, given->d_x, d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+    }
     return run.error;
 }
 

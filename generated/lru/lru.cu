@@ -16,6 +16,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "lru.cu"
@@ -869,6 +870,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_args);
 
 /* exp_nu_log = exp(nu_log)
@@ -1057,9 +1063,9 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
          + CELLGEN_CUDA_BYTES(nH, store)
          + CELLGEN_CUDA_BYTES(nH, store)
@@ -1069,14 +1075,26 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_workspace_s
          + CELLGEN_CUDA_BYTES(nH, store)
          + CELLGEN_CUDA_BYTES(nH, store)
          + CELLGEN_CUDA_BYTES(nH, store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nB * nH, store)
          + CELLGEN_CUDA_BYTES(nB * nH, store)
          + CELLGEN_CUDA_BYTES(nB * (2 * nI), real);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_args) *given)
 {
+    CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_re_prev) return CELLGEN_NULL_POINTER;
@@ -1094,7 +1112,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
     if (!args->h_im) return CELLGEN_NULL_POINTER;
     if (!args->h_re_last) return CELLGEN_NULL_POINTER;
     if (!args->h_im_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
@@ -1115,6 +1133,22 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(nH, store);
     store *const lam_im_once = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nH, store);
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const y_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_re_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const h_im_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const h_re_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
+    store *const h_im_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     store *const forward_x_b_re = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, store);
     store *const forward_x_b_im = (store *)(void *)memory;
@@ -1124,6 +1158,17 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        own.y = y_ordered;
+        own.h_re = h_re_ordered;
+        own.h_im = h_im_ordered;
+    }
+    if (guarded) cg_begin_state(&run, nB, nH, h_re_prev_before, args->h_re_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, h_im_prev_before, args->h_im_prev, nT > 0 ? step_fresh : nullptr);
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_sequence_forward_prologue_1), (int64_t)1, nH,
         cg_in(args->nu_log, nH),
         cg_in(args->theta_log, nH),
@@ -1137,7 +1182,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
         cg_rows(sin_angle_once, nH),
         cg_rows(lam_im_once, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nI * 1 * nH + nI * 1 * nH + nH * 1 * nI + nH * 1 * nI, sizeof(store), 6, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nI * 1 * nH + nI * 1 * nH + nH * 1 * nI + nH * 1 * nI, sizeof(store), 6, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lru_forward_block), blocks, nT, nB, nI, nH, *args, scale_once, lam_re_once, lam_im_once, forward_x_b_re, forward_x_b_im, forward_2_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -1146,8 +1191,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
             /* x @ [b_im] */
             cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->b_im, nH, (args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_forward_1), nB, nH,
-                cg_in((step ? args->h_re + (step - 1) * nB * nH : args->h_re_prev), nH),
-                cg_in((step ? args->h_im + (step - 1) * nB * nH : args->h_im_prev), nH),
+                cg_in((guarded ? h_re_prev_before : step ? args->h_re + (step - 1) * nB * nH : args->h_re_prev), nH),
+                cg_in((guarded ? h_im_prev_before : step ? args->h_im + (step - 1) * nB * nH : args->h_im_prev), nH),
                 cg_in(scale_once, nH),
                 cg_in(lam_re_once, nH),
                 cg_in(lam_im_once, nH),
@@ -1165,10 +1210,19 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
                 cg_in(forward_2_sums, (2 * nI)),
                 cg_in(forward_2_sums + nI, (2 * nI)),
                 cg_rows(args->y + step * nB * nI, nI));
+            if (guarded) {
+                cg_settle(&run, nB, nH, h_re_prev_before, args->h_re + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, h_im_prev_before, args->h_im + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_re_last, nH), cg_in(nT > 0 ? args->h_re + (nT - 1) * nB * nH : args->h_re_prev, nH));
-    cg_copy(&run, nB, nH, cg_rows(args->h_im_last, nH), cg_in(nT > 0 ? args->h_im + (nT - 1) * nB * nH : args->h_im_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_re_last, nH), cg_in(guarded ? h_re_prev_before : nT > 0 ? args->h_re + (nT - 1) * nB * nH : args->h_re_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_im_last, nH), cg_in(guarded ? h_im_prev_before : nT > 0 ? args->h_im + (nT - 1) * nB * nH : args->h_im_prev, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nI, given->y, y_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, given->h_re, h_re_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, given->h_im, h_im_ordered, args->reverse, (const unsigned char *)nullptr);
+    }
     return run.error;
 }
 
@@ -1211,6 +1265,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_args);
 
 /* exp_nu_log = exp(nu_log)
@@ -1620,9 +1679,9 @@ __global__ void CELLGEN_CUDA_NAME(lru_reverse_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
          + CELLGEN_CUDA_BYTES(nH, store)
          + CELLGEN_CUDA_BYTES(nH, store)
@@ -1635,6 +1694,18 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_workspace_
          + CELLGEN_CUDA_BYTES(nH, store)
          + CELLGEN_CUDA_BYTES(nH, store)
          + CELLGEN_CUDA_BYTES(nH, store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (nI + 2 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
@@ -1653,8 +1724,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_workspace_
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_args) *given)
 {
+    CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_re_prev) return CELLGEN_NULL_POINTER;
@@ -1682,7 +1757,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
     if (!args->d_c_re) return CELLGEN_NULL_POINTER;
     if (!args->d_c_im) return CELLGEN_NULL_POINTER;
     if (!args->d_d) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
@@ -1709,6 +1784,30 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nH, store);
     store *const d_scale_once = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nH, store);
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_re_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const h_im_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_y_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const d_h_re_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_h_im_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_re_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
+    store *const h_im_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (nI + 2 * nH), store);
     real *const d_h_re_prev_pair = (real *)(void *)memory;
@@ -1742,6 +1841,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, step_before);
+    if (guarded) {
+        cg_collect_before(&run, nT, nB, nH, h_re_prev_before, args->h_re, args->h_re_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, h_im_prev_before, args->h_im, args->h_im_prev, step_before, args->reverse);
+    }
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, nH, h_re_ordered, args->h_re, args->reverse, guarded ? step_counts : nullptr);
+        own.h_re = h_re_ordered;
+        cg_collect(&run, nT, nB, nH, h_im_ordered, args->h_im, args->reverse, guarded ? step_counts : nullptr);
+        own.h_im = h_im_ordered;
+        if (args->d_y) {
+            cg_collect(&run, nT, nB, nI, d_y_ordered, args->d_y, args->reverse, guarded ? step_counts : nullptr);
+            own.d_y = d_y_ordered;
+        }
+        if (args->d_h_re) {
+            cg_collect(&run, nT, nB, nH, d_h_re_ordered, args->d_h_re, args->reverse, guarded ? step_counts : nullptr);
+            own.d_h_re = d_h_re_ordered;
+        }
+        if (args->d_h_im) {
+            cg_collect(&run, nT, nB, nH, d_h_im_ordered, args->d_h_im, args->reverse, guarded ? step_counts : nullptr);
+            own.d_h_im = d_h_im_ordered;
+        }
+        own.d_x = d_x_ordered;
+    }
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_sequence_backward_prologue_1), (int64_t)1, nH,
         cg_in(args->nu_log, nH),
         cg_in(args->theta_log, nH),
@@ -1757,7 +1883,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_h_re_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_re_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_im_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_im_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nI * 1 * nH + nI * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nI * 1 * nH + nI * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lru_reverse_block), blocks, nT, nB, nI, nH, *args, lam_re_once, lam_im_once, adjoints, d_h_re_prev_pair, d_h_im_prev_pair, reverse_d_h_re_in, reverse_d_h_im_in, reverse_d_y_copy, reverse_3_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
@@ -1787,6 +1913,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
                 cg_rows(adjoints + step * nB * (nI + 2 * nH) + nI + nH, (nI + 2 * nH)),
                 cg_rows(d_h_im_prev_pair + step % 2 * nB * nH, nH),
                 cg_rows(d_h_re_prev_pair + step % 2 * nB * nH, nH));
+            if (guarded) {
+                cg_settle_gradient(&run, nB, nH, d_h_re_prev_pair + step % 2 * nB * nH, d_h_re_prev_pair + (step + 1) % 2 * nB * nH, given->d_h_re ? given->d_h_re + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_h_im_prev_pair + step % 2 * nB * nH, d_h_im_prev_pair + (step + 1) % 2 * nB * nH, given->d_h_im ? given->d_h_im + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (nI + 2 * nH), adjoints + step * nB * (nI + 2 * nH), step_counts + step * nB);
+            }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_re_prev, nH), cg_in(d_h_re_prev_pair, nH));
@@ -1800,10 +1931,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(lru_deferred_1_over_rows), nT * nB, nH,
         cg_in(adjoints + nI, (nI + 2 * nH)),
         cg_in(adjoints + nI + nH, (nI + 2 * nH)),
-        cg_in(args->h_re_prev, nH),
-        cg_in(args->h_re, nH),
-        cg_in(args->h_im_prev, nH),
-        cg_in(args->h_im, nH),
+        cg_in((guarded ? h_re_prev_before : args->h_re_prev), nH),
+        cg_in((guarded ? h_re_prev_before + nB * nH : args->h_re), nH),
+        cg_in((guarded ? h_im_prev_before : args->h_im_prev), nH),
+        cg_in((guarded ? h_im_prev_before + nB * nH : args->h_im), nH),
         cg_in(args->x_b_re, nH),
         cg_in(args->x_b_im, nH),
         nB,
@@ -1851,6 +1982,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
         cg_rows(args->d_gamma_log, nH),
         cg_rows(args->d_theta_log, nH),
         cg_rows(args->d_nu_log, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nI, given->d_x, d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+    }
     return run.error;
 }
 

@@ -22,6 +22,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "lstm_block_cell_exact_clip.cu"
@@ -620,6 +621,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_forward_args);
 
 /* i_bar = b_0 + x_w_h_prev_0
@@ -790,16 +796,32 @@ __global__ void CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_forward_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_forward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), real);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_forward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_forward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_forward_args) *given)
 {
+    CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_forward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->cs_prev) return CELLGEN_NULL_POINTER;
@@ -818,27 +840,66 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     if (!args->h) return CELLGEN_NULL_POINTER;
     if (!args->cs_last) return CELLGEN_NULL_POINTER;
     if (!args->h_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const i_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const cs_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const f_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const o_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const ci_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const co_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const cs_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     real *const forward_1_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), real);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        own.i = i_ordered;
+        own.cs = cs_ordered;
+        own.f = f_ordered;
+        own.o = o_ordered;
+        own.ci = ci_ordered;
+        own.co = co_ordered;
+        own.h = h_ordered;
+    }
+    if (guarded) cg_begin_state(&run, nB, nH, cs_prev_before, args->cs_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, args->w, (4 * nH), forward_1_sums, (4 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [w[I:I + H, :H], w[I:I + H, H:2*H], w[I:I + H, 2*H:3*H], w[I:I + H, 3*H:4*H]] */
-            cg_gemm_nn(&run, nB, 4 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->w + nI * (4 * nH), (4 * nH), forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
+            cg_gemm_nn(&run, nB, 4 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->w + nI * (4 * nH), (4 * nH), forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_forward_1), nB, nH,
-                cg_in((step ? args->cs + (step - 1) * nB * nH : args->cs_prev), nH),
+                cg_in((guarded ? cs_prev_before : step ? args->cs + (step - 1) * nB * nH : args->cs_prev), nH),
                 cg_in(args->wci, nH),
                 cg_in(args->wcf, nH),
                 cg_in(args->wco, nH),
@@ -859,10 +920,23 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
                 cg_rows(args->co + step * nB * nH, nH),
                 cg_rows(args->o + step * nB * nH, nH),
                 cg_rows(args->h + step * nB * nH, nH));
+            if (guarded) {
+                cg_settle(&run, nB, nH, cs_prev_before, args->cs + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->cs_last, nH), cg_in(nT > 0 ? args->cs + (nT - 1) * nB * nH : args->cs_prev, nH));
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->cs_last, nH), cg_in(guarded ? cs_prev_before : nT > 0 ? args->cs + (nT - 1) * nB * nH : args->cs_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nH, given->i, i_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, given->cs, cs_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, given->f, f_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, given->o, o_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, given->ci, ci_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, given->co, co_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, given->h, h_ordered, args->reverse, (const unsigned char *)nullptr);
+    }
     return run.error;
 }
 
@@ -906,6 +980,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_backward_args);
 
 /* d_cs_in = d_cs + d_cs_next
@@ -1160,10 +1239,31 @@ __global__ void CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_reverse_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_backward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
@@ -1174,8 +1274,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_seque
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_backward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_backward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_backward_args) *given)
 {
+    CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_backward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->cs_prev) return CELLGEN_NULL_POINTER;
@@ -1199,11 +1303,53 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     if (!args->d_wcf) return CELLGEN_NULL_POINTER;
     if (!args->d_wco) return CELLGEN_NULL_POINTER;
     if (!args->d_b) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const i_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const cs_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const f_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const o_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const ci_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const co_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_i_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_cs_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_f_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_o_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_ci_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_co_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const cs_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), store);
     real *const d_cs_prev_pair = (real *)(void *)memory;
@@ -1221,10 +1367,63 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, step_before);
+    if (guarded) {
+        cg_collect_before(&run, nT, nB, nH, cs_prev_before, args->cs, args->cs_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, args->h, args->h_prev, step_before, args->reverse);
+    }
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, nH, i_ordered, args->i, args->reverse, guarded ? step_counts : nullptr);
+        own.i = i_ordered;
+        cg_collect(&run, nT, nB, nH, cs_ordered, args->cs, args->reverse, guarded ? step_counts : nullptr);
+        own.cs = cs_ordered;
+        cg_collect(&run, nT, nB, nH, f_ordered, args->f, args->reverse, guarded ? step_counts : nullptr);
+        own.f = f_ordered;
+        cg_collect(&run, nT, nB, nH, o_ordered, args->o, args->reverse, guarded ? step_counts : nullptr);
+        own.o = o_ordered;
+        cg_collect(&run, nT, nB, nH, ci_ordered, args->ci, args->reverse, guarded ? step_counts : nullptr);
+        own.ci = ci_ordered;
+        cg_collect(&run, nT, nB, nH, co_ordered, args->co, args->reverse, guarded ? step_counts : nullptr);
+        own.co = co_ordered;
+        cg_collect(&run, nT, nB, nH, h_ordered, args->h, args->reverse, guarded ? step_counts : nullptr);
+        own.h = h_ordered;
+        if (args->d_i) {
+            cg_collect(&run, nT, nB, nH, d_i_ordered, args->d_i, args->reverse, guarded ? step_counts : nullptr);
+            own.d_i = d_i_ordered;
+        }
+        if (args->d_cs) {
+            cg_collect(&run, nT, nB, nH, d_cs_ordered, args->d_cs, args->reverse, guarded ? step_counts : nullptr);
+            own.d_cs = d_cs_ordered;
+        }
+        if (args->d_f) {
+            cg_collect(&run, nT, nB, nH, d_f_ordered, args->d_f, args->reverse, guarded ? step_counts : nullptr);
+            own.d_f = d_f_ordered;
+        }
+        if (args->d_o) {
+            cg_collect(&run, nT, nB, nH, d_o_ordered, args->d_o, args->reverse, guarded ? step_counts : nullptr);
+            own.d_o = d_o_ordered;
+        }
+        if (args->d_ci) {
+            cg_collect(&run, nT, nB, nH, d_ci_ordered, args->d_ci, args->reverse, guarded ? step_counts : nullptr);
+            own.d_ci = d_ci_ordered;
+        }
+        if (args->d_co) {
+            cg_collect(&run, nT, nB, nH, d_co_ordered, args->d_co, args->reverse, guarded ? step_counts : nullptr);
+            own.d_co = d_co_ordered;
+        }
+        if (args->d_h) {
+            cg_collect(&run, nT, nB, nH, d_h_ordered, args->d_h, args->reverse, guarded ? step_counts : nullptr);
+            own.d_h = d_h_ordered;
+        }
+        own.d_x = d_x_ordered;
+    }
     cg_copy(&run, nB, nH, cg_rows(d_cs_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_cs_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_cs_prev_pair, d_h_prev_pair);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
@@ -1238,7 +1437,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
                 cg_in((args->d_co ? args->d_co + step * nB * nH : nullptr), nH),
                 cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((step ? args->cs + (step - 1) * nB * nH : args->cs_prev), nH),
+                cg_in((guarded ? cs_prev_before + step * nB * nH : step ? args->cs + (step - 1) * nB * nH : args->cs_prev), nH),
                 cg_in(args->wci, nH),
                 cg_in(args->wcf, nH),
                 cg_in(args->wco, nH),
@@ -1255,6 +1454,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
                 cg_rows(d_cs_prev_pair + step % 2 * nB * nH, nH));
             /* d_icfo @ [w[I:I + H, :4*H].T] */
             cg_gemm_nt(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), args->w + nI * (4 * nH), (4 * nH), d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+            if (guarded) {
+                cg_settle_gradient(&run, nB, nH, d_cs_prev_pair + step % 2 * nB * nH, d_cs_prev_pair + (step + 1) % 2 * nB * nH, given->d_cs ? given->d_cs + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, given->d_h ? given->d_h + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_counts + step * nB);
+            }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_cs_prev, nH), cg_in(d_cs_prev_pair, nH));
@@ -1267,8 +1471,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
         cg_in(adjoints + 3 * nH, (4 * nH)),
         cg_in(adjoints + 2 * nH, (4 * nH)),
         cg_in(adjoints, (4 * nH)),
-        cg_in(args->cs_prev, nH),
-        cg_in(args->cs, nH),
+        cg_in((guarded ? cs_prev_before : args->cs_prev), nH),
+        cg_in((guarded ? cs_prev_before + nB * nH : args->cs), nH),
         cg_in(args->cs, nH),
         nB,
         lstm_block_cell_exact_clip_deferred_2_ov,
@@ -1278,13 +1482,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     cg_add_chunks(&run, nT * nB, nH, lstm_block_cell_exact_clip_deferred_2_ov_2, cg_rows(args->d_wcf, nH));
     cg_add_chunks(&run, nT * nB, nH, lstm_block_cell_exact_clip_deferred_2_ov_3, cg_rows(args->d_wci, nH));
     /* d_w[I:I + H, :4*H] = h_prev.T @ d_icfo */
-    cg_gemm_tn(&run, nH, 4 * nH, (nT > 0 ? nB : 0), args->h_prev, nH, adjoints, (4 * nH), args->d_w + nI * (4 * nH), (4 * nH), 0);
+    cg_gemm_tn(&run, nH, 4 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints, (4 * nH), args->d_w + nI * (4 * nH), (4 * nH), 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, 4 * nH, (nT - 1) * nB, args->h, nH, adjoints + nB * (4 * nH), (4 * nH), args->d_w + nI * (4 * nH), (4 * nH), 1);
+        cg_gemm_tn(&run, nH, 4 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + nB * (4 * nH), (4 * nH), args->d_w + nI * (4 * nH), (4 * nH), 1);
     /* d_w[:I, :4*H] = x.T @ d_icfo */
     cg_gemm_tn(&run, nI, 4 * nH, nT * nB, args->x, nI, adjoints, (4 * nH), args->d_w, (4 * nH), 0);
     /* d_icfo @ [w[:I, :4*H].T] */
     cg_gemm_nt(&run, nT * nB, nI, 4 * nH, adjoints, (4 * nH), args->w, (4 * nH), args->d_x, nI, 0);
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nI, given->d_x, d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+    }
     return run.error;
 }
 

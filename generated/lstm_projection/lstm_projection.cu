@@ -19,6 +19,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "lstm_projection.cu"
@@ -554,6 +555,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward_args);
 
 /* i_bar = b_0 + x_w_r_prev_0
@@ -705,17 +711,28 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_forward_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nP), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nP), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), real)
          + CELLGEN_CUDA_BYTES(nB * nH, store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, const CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, const CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward_args) *given)
 {
+    CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nP < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->r_prev) return CELLGEN_NULL_POINTER;
@@ -728,11 +745,25 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward)(
     if (!args->c) return CELLGEN_NULL_POINTER;
     if (!args->r_last) return CELLGEN_NULL_POINTER;
     if (!args->c_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward_workspace_size)(nT, nB, nI, nP, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward_workspace_size)(nT, nB, nI, nP, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const r_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nP), store);
+    store *const c_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const r_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nP), store);
+    store *const c_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     real *const forward_1_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), real);
     store *const forward_o_tanh_c = (store *)(void *)memory;
@@ -740,17 +771,27 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        own.r = r_ordered;
+        own.c = c_ordered;
+    }
+    if (guarded) cg_begin_state(&run, nB, nP, r_prev_before, args->r_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_fresh : nullptr);
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, args->w, (4 * nH), forward_1_sums, (4 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nP), nP * 4 * nH + nH * 1 * nP, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nP), nP * 4 * nH + nH * 1 * nP, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lstm_projection_forward_block), blocks, nT, nB, nI, nP, nH, *args, forward_1_sums, forward_o_tanh_c);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* r_prev @ [u[:P, :H], u[:P, H:2*H], u[:P, 2*H:3*H], u[:P, 3*H:4*H]] */
-            cg_gemm_nn(&run, nB, 4 * nH, nP, (step ? args->r + (step - 1) * nB * nP : args->r_prev), nP, args->u, (4 * nH), forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
+            cg_gemm_nn(&run, nB, 4 * nH, nP, (guarded ? r_prev_before : step ? args->r + (step - 1) * nB * nP : args->r_prev), nP, args->u, (4 * nH), forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_forward_1), nB, nH,
-                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
                 cg_in(args->b, (4 * nH)),
                 cg_in(args->b + nH, (4 * nH)),
                 cg_in(args->b + 2 * nH, (4 * nH)),
@@ -767,10 +808,18 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward)(
                 cg_rows(forward_o_tanh_c, nH));
             /* o_tanh_c @ [w_p] */
             cg_gemm_nn(&run, nB, nP, nH, forward_o_tanh_c, nH, args->w_p, nP, args->r + step * nB * nP, nP, 0);
+            if (guarded) {
+                cg_settle(&run, nB, nP, r_prev_before, args->r + step * nB * nP, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, c_prev_before, args->c + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            }
         }
     }
-    cg_copy(&run, nB, nP, cg_rows(args->r_last, nP), cg_in(nT > 0 ? args->r + (nT - 1) * nB * nP : args->r_prev, nP));
-    cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
+    cg_copy(&run, nB, nP, cg_rows(args->r_last, nP), cg_in(guarded ? r_prev_before : nT > 0 ? args->r + (nT - 1) * nB * nP : args->r_prev, nP));
+    cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nP, given->r, r_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, given->c, c_ordered, args->reverse, (const unsigned char *)nullptr);
+    }
     return run.error;
 }
 
@@ -805,6 +854,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward_args);
 
 /* d_r_in = d_r + d_r_next */
@@ -1057,10 +1111,21 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nP), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nP), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nP), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH + nP), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nP, real)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
@@ -1072,8 +1137,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backwar
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, const CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, const CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward_args) *given)
 {
+    CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nP < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->r_prev) return CELLGEN_NULL_POINTER;
@@ -1094,11 +1163,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
     if (!args->d_u) return CELLGEN_NULL_POINTER;
     if (!args->d_b) return CELLGEN_NULL_POINTER;
     if (!args->d_w_p) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward_workspace_size)(nT, nB, nI, nP, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward_workspace_size)(nT, nB, nI, nP, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const r_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nP), store);
+    store *const c_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_r_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nP), store);
+    store *const d_c_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const r_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nP), store);
+    store *const c_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (4 * nH + nP), store);
     real *const d_r_prev_pair = (real *)(void *)memory;
@@ -1118,10 +1209,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, step_before);
+    if (guarded) {
+        cg_collect_before(&run, nT, nB, nP, r_prev_before, args->r, args->r_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, c_prev_before, args->c, args->c_prev, step_before, args->reverse);
+    }
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, nP, r_ordered, args->r, args->reverse, guarded ? step_counts : nullptr);
+        own.r = r_ordered;
+        cg_collect(&run, nT, nB, nH, c_ordered, args->c, args->reverse, guarded ? step_counts : nullptr);
+        own.c = c_ordered;
+        if (args->d_r) {
+            cg_collect(&run, nT, nB, nP, d_r_ordered, args->d_r, args->reverse, guarded ? step_counts : nullptr);
+            own.d_r = d_r_ordered;
+        }
+        if (args->d_c) {
+            cg_collect(&run, nT, nB, nH, d_c_ordered, args->d_c, args->reverse, guarded ? step_counts : nullptr);
+            own.d_c = d_c_ordered;
+        }
+        own.d_x = d_x_ordered;
+    }
     cg_copy(&run, nB, nP, cg_rows(d_r_prev_pair + nT % 2 * nB * nP, nP), cg_in(args->d_r_last, nP));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nP), nP * 1 * nH + (4 * nH) * 1 * nP, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nP), nP * 1 * nH + (4 * nH) * 1 * nP, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_block), blocks, nT, nB, nI, nP, nH, *args, adjoints, d_r_prev_pair, d_c_prev_pair, reverse_d_c_in, reverse_tanh_c, reverse_3_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
@@ -1140,7 +1254,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_3), nB, nH,
                 cg_in(reverse_d_c_in, nH),
                 cg_in(reverse_3_sums, nH),
-                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
                 cg_in(args->i + step * nB * nH, nH),
                 cg_in(args->f + step * nB * nH, nH),
                 cg_in(args->g + step * nB * nH, nH),
@@ -1153,6 +1267,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
                 cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
             /* d_b_x_w_r_prev_u @ [u.T] */
             cg_gemm_nt(&run, nB, nP, 4 * nH, adjoints + step * nB * (4 * nH + nP) + nP, (4 * nH + nP), args->u, (4 * nH), d_r_prev_pair + step % 2 * nB * nP, nP, 0);
+            if (guarded) {
+                cg_settle_gradient(&run, nB, nP, d_r_prev_pair + step % 2 * nB * nP, d_r_prev_pair + (step + 1) % 2 * nB * nP, given->d_r ? given->d_r + (args->reverse ? nT - 1 - step : step) * nB * nP : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, given->d_c ? given->d_c + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (4 * nH + nP), adjoints + step * nB * (4 * nH + nP), step_counts + step * nB);
+            }
         }
     }
     cg_copy(&run, nB, nP, cg_rows(args->d_r_prev, nP), cg_in(d_r_prev_pair, nP));
@@ -1168,13 +1287,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
     /* d_w_p = o_tanh_c.T @ d_r_in */
     cg_gemm_tn(&run, nH, nP, nT * nB, deferred_o_tanh_c, nH, adjoints, (4 * nH + nP), args->d_w_p, nP, 0);
     /* d_u = r_prev.T @ d_b_x_w_r_prev_u */
-    cg_gemm_tn(&run, nP, 4 * nH, (nT > 0 ? nB : 0), args->r_prev, nP, adjoints + nP, (4 * nH + nP), args->d_u, (4 * nH), 0);
+    cg_gemm_tn(&run, nP, 4 * nH, (nT > 0 ? nB : 0), (guarded ? r_prev_before : args->r_prev), nP, adjoints + nP, (4 * nH + nP), args->d_u, (4 * nH), 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nP, 4 * nH, (nT - 1) * nB, args->r, nP, adjoints + nP + nB * (4 * nH + nP), (4 * nH + nP), args->d_u, (4 * nH), 1);
+        cg_gemm_tn(&run, nP, 4 * nH, (nT - 1) * nB, (guarded ? r_prev_before + nB * nP : args->r), nP, adjoints + nP + nB * (4 * nH + nP), (4 * nH + nP), args->d_u, (4 * nH), 1);
     /* d_w = x.T @ d_b_x_w_r_prev_u */
     cg_gemm_tn(&run, nI, 4 * nH, nT * nB, args->x, nI, adjoints + nP, (4 * nH + nP), args->d_w, (4 * nH), 0);
     /* d_b_x_w_r_prev_u @ [w.T] */
     cg_gemm_nt(&run, nT * nB, nI, 4 * nH, adjoints + nP, (4 * nH + nP), args->w, (4 * nH), args->d_x, nI, 0);
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nI, given->d_x, d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+    }
     return run.error;
 }
 

@@ -23,6 +23,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "ltc.cu"
@@ -1751,6 +1752,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward_args);
 
 /* dt = ts / 6 */
@@ -2165,10 +2171,16 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * 1), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nB * 1, real)
          + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
@@ -2185,8 +2197,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward_workspace_s
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward_args) *given)
 {
+    CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->ts) return CELLGEN_NULL_POINTER;
@@ -2198,11 +2214,23 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward)(
     if (!args->tau) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
     if (!args->h_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const ts_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * 1), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     real *const forward_dt = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * 1, real);
     real *const forward_2_sums = (real *)(void *)memory;
@@ -2232,10 +2260,20 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, 1, ts_ordered, args->ts, args->reverse, guarded ? step_counts : nullptr);
+        own.ts = ts_ordered;
+        own.h = h_ordered;
+    }
+    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
     /* x @ [w], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_2_sums, (2 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, sizeof(store), 13, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, sizeof(store), 13, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(ltc_forward_block), blocks, nT, nB, nI, nH, *args, forward_dt, forward_2_sums, forward_drive, forward_h_1, forward_3_sums, forward_h_2, forward_4_sums, forward_h_3, forward_5_sums, forward_h_4, forward_6_sums, forward_h_5, forward_7_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -2243,9 +2281,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward)(
                 cg_in(args->ts + step * nB * 1, 1),
                 cg_rows(forward_dt, 1));
             /* h_prev @ [u] */
-            cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u, nH, forward_2_sums + step * nB * (2 * nH) + nH, (2 * nH), 0);
+            cg_gemm_nn(&run, nB, nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u, nH, forward_2_sums + step * nB * (2 * nH) + nH, (2 * nH), 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_forward_2), nB, nH,
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->b, nH),
                 cg_in(args->a, nH),
                 cg_in(args->tau, nH),
@@ -2310,9 +2348,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward)(
                 cg_in(forward_7_sums, nH),
                 cg_rows((args->f_6 ? args->f_6 + step * nB * nH : nullptr), nH),
                 cg_rows(args->h + step * nB * nH, nH));
+            if (guarded) {
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nH, given->h, h_ordered, args->reverse, (const unsigned char *)nullptr);
+    }
     return run.error;
 }
 
@@ -2348,6 +2392,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_args);
 
 /* d_h_in = d_h + d_h_next */
@@ -3193,9 +3242,9 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
          + CELLGEN_CUDA_BYTES(nH * nH, store)
          + CELLGEN_CUDA_BYTES(nH * nH, store)
@@ -3203,6 +3252,16 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_workspace_
          + CELLGEN_CUDA_BYTES(nH * nH, store)
          + CELLGEN_CUDA_BYTES(nH * nH, store)
          + CELLGEN_CUDA_BYTES(nH * nH, store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * 1), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * 1), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (12 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * 1, real)
@@ -3231,8 +3290,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_workspace_
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_args) *given)
 {
+    CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->ts) return CELLGEN_NULL_POINTER;
@@ -3256,7 +3319,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
     if (!args->d_b) return CELLGEN_NULL_POINTER;
     if (!args->d_a) return CELLGEN_NULL_POINTER;
     if (!args->d_tau) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
@@ -3273,6 +3336,26 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nH * nH, store);
     store *const d_u_6_once = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nH * nH, store);
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const ts_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * 1), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const d_ts_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * 1), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (12 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
@@ -3326,9 +3409,28 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, step_before);
+    if (guarded) {
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, args->h, args->h_prev, step_before, args->reverse);
+    }
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, 1, ts_ordered, args->ts, args->reverse, guarded ? step_counts : nullptr);
+        own.ts = ts_ordered;
+        cg_collect(&run, nT, nB, nH, h_ordered, args->h, args->reverse, guarded ? step_counts : nullptr);
+        own.h = h_ordered;
+        if (args->d_h) {
+            cg_collect(&run, nT, nB, nH, d_h_ordered, args->d_h, args->reverse, guarded ? step_counts : nullptr);
+            own.d_h = d_h_ordered;
+        }
+        own.d_x = d_x_ordered;
+        own.d_ts = d_ts_ordered;
+    }
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, sizeof(store), 15, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, sizeof(store), 15, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(ltc_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_dt, reverse_h_1, reverse_h_2, reverse_h_3, reverse_h_4, reverse_d_h_5_direct, reverse_4_sums, reverse_5_sums, reverse_6_sums, reverse_7_sums, reverse_8_sums, reverse_9_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
@@ -3341,7 +3443,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
                 cg_rows(reverse_dt, 1));
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_3), nB, nH,
                 cg_in(adjoints + step * nB * (12 * nH), (12 * nH)),
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->a, nH),
                 cg_in(args->tau, nH),
                 cg_in(reverse_dt, 1),
@@ -3413,7 +3515,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_8), nB, nH,
                 cg_in(adjoints + step * nB * (12 * nH) + 8 * nH, (12 * nH)),
                 cg_in(reverse_8_sums, nH),
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->a, nH),
                 cg_in(args->tau, nH),
                 cg_in(reverse_dt, 1),
@@ -3430,6 +3532,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
                 cg_in(reverse_dt, 1),
                 cg_in(args->f_1 + step * nB * nH, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+            if (guarded) {
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, given->d_h ? given->d_h + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (12 * nH), adjoints + step * nB * (12 * nH), step_counts + step * nB);
+            }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
@@ -3449,8 +3555,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
         cg_in(adjoints + 9 * nH, (12 * nH)),
         cg_in(adjoints + 10 * nH, (12 * nH)),
         cg_in(adjoints + 11 * nH, (12 * nH)),
-        cg_in(args->h_prev, nH),
-        cg_in(args->h, nH),
+        cg_in((guarded ? h_prev_before : args->h_prev), nH),
+        cg_in((guarded ? h_prev_before + nB * nH : args->h), nH),
         cg_in(args->a, nH),
         cg_in(args->tau, nH),
         cg_in(deferred_dt, 1),
@@ -3481,8 +3587,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
         cg_in(adjoints + 9 * nH, (12 * nH)),
         cg_in(adjoints + 10 * nH, (12 * nH)),
         cg_in(adjoints + 11 * nH, (12 * nH)),
-        cg_in(args->h_prev, nH),
-        cg_in(args->h, nH),
+        cg_in((guarded ? h_prev_before : args->h_prev), nH),
+        cg_in((guarded ? h_prev_before + nB * nH : args->h), nH),
         cg_in(args->a, nH),
         cg_in(args->tau, nH),
         cg_in(deferred_dt, 1),
@@ -3510,9 +3616,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
     /* d_u_5 = h_1.T @ d_f_2_pre */
     cg_gemm_tn(&run, nH, nH, nT * nB, deferred_h_1, nH, adjoints + 9 * nH, (12 * nH), d_u_5_once, nH, 0);
     /* d_u_6 = h_prev.T @ d_f_1_pre */
-    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), args->h_prev, nH, adjoints + 11 * nH, (12 * nH), d_u_6_once, nH, 0);
+    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 11 * nH, (12 * nH), d_u_6_once, nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, args->h, nH, adjoints + 11 * nH + nB * (12 * nH), (12 * nH), d_u_6_once, nH, 1);
+        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 11 * nH + nB * (12 * nH), (12 * nH), d_u_6_once, nH, 1);
     /* d_w = x.T @ d_drive */
     cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, deferred_d_drive, nH, args->d_w, nH, 0);
     /* d_drive @ [w.T] */
@@ -3528,6 +3634,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
         cg_in(d_u_5_once, nH),
         cg_in(d_u_6_once, nH),
         cg_rows(args->d_u, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nI, given->d_x, d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, 1, given->d_ts, d_ts_ordered, args->reverse, guarded ? step_counts : nullptr);
+    }
     return run.error;
 }
 

@@ -12,6 +12,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "min_gru_log.cu"
@@ -346,6 +347,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_forward_args);
 
 /* z = sigmoid(b_z + x_w_z)
@@ -425,17 +431,26 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_log_forward_stream)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_forward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real)
          + CELLGEN_CUDA_BYTES(nI * (2 * nH), store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_forward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_forward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_forward_args) *given)
 {
+    CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_forward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -445,11 +460,21 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_forward)(
     if (!args->b_n) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
     if (!args->h_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     real *const forward_1_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real);
     store *const forward_1_weights_1 = (store *)(void *)memory;
@@ -457,16 +482,24 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_forward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        own.h = h_ordered;
+    }
+    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1, 2 * nH), cg_in(args->w_z, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 2 * nH), cg_in(args->w_n, nH));
     /* x @ [w_z, w_n], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
-    if (args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
+    if (!guarded && args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
         CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(min_gru_log_forward_stream), nB, nH, nT, nB, nI, nH, *args, forward_1_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(min_gru_log_forward_1), nB, nH,
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->b_z, nH),
                 cg_in(args->b_n, nH),
                 cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
@@ -474,9 +507,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_forward)(
                 cg_rows((args->z ? args->z + step * nB * nH : nullptr), nH),
                 cg_rows((args->n_bar ? args->n_bar + step * nB * nH : nullptr), nH),
                 cg_rows(args->h + step * nB * nH, nH));
+            if (guarded) {
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nH, given->h, h_ordered, args->reverse, (const unsigned char *)nullptr);
+    }
     return run.error;
 }
 
@@ -503,6 +542,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward_args);
 
 /* d_h_in = d_h + d_h_next
@@ -641,10 +685,18 @@ __global__ void CELLGEN_CUDA_NAME(min_gru_log_reverse_stream)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
@@ -654,8 +706,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward_wo
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward_args) *given)
 {
+    CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -670,11 +726,27 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward)(
     if (!args->d_b_z) return CELLGEN_NULL_POINTER;
     if (!args->d_w_n) return CELLGEN_NULL_POINTER;
     if (!args->d_b_n) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
     real *const d_h_prev_pair = (real *)(void *)memory;
@@ -690,8 +762,24 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, step_before);
+    if (guarded) {
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, args->h, args->h_prev, step_before, args->reverse);
+    }
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, nH, h_ordered, args->h, args->reverse, guarded ? step_counts : nullptr);
+        own.h = h_ordered;
+        if (args->d_h) {
+            cg_collect(&run, nT, nB, nH, d_h_ordered, args->d_h, args->reverse, guarded ? step_counts : nullptr);
+            own.d_h = d_h_ordered;
+        }
+        own.d_x = d_x_ordered;
+    }
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
-    if (args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
+    if (!guarded && args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
         CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(min_gru_log_reverse_stream), nB, nH, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
@@ -701,13 +789,17 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward)(
                 cg_in(args->z + step * nB * nH, nH),
                 cg_rows(adjoints + step * nB * nH, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+            if (guarded) {
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, given->d_h ? given->d_h + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, nH, adjoints + step * nB * nH, step_counts + step * nB);
+            }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(min_gru_log_deferred_1), nT * nB, nH,
         cg_in(adjoints, nH),
-        cg_in(args->h_prev, nH),
-        cg_in(args->h, nH),
+        cg_in((guarded ? h_prev_before : args->h_prev), nH),
+        cg_in((guarded ? h_prev_before + nB * nH : args->h), nH),
         cg_in(args->z, nH),
         cg_in(args->n_bar, nH),
         nB,
@@ -715,8 +807,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward)(
         cg_rows(deferred_d_z_pre, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(min_gru_log_deferred_1_over_rows), nT * nB, nH,
         cg_in(adjoints, nH),
-        cg_in(args->h_prev, nH),
-        cg_in(args->h, nH),
+        cg_in((guarded ? h_prev_before : args->h_prev), nH),
+        cg_in((guarded ? h_prev_before + nB * nH : args->h), nH),
         cg_in(args->z, nH),
         cg_in(args->n_bar, nH),
         nB,
@@ -732,6 +824,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_gru_log_cuda_sequence_backward)(
     cg_gemm_nt(&run, nT * nB, nI, nH, deferred_d_n_bar, nH, args->w_n, nH, args->d_x, nI, 0);
     /* d_z_pre @ [w_z.T] */
     cg_gemm_nt(&run, nT * nB, nI, nH, deferred_d_z_pre, nH, args->w_z, nH, args->d_x, nI, 1);
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nI, given->d_x, d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+    }
     return run.error;
 }
 

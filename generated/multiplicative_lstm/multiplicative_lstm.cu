@@ -16,6 +16,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "multiplicative_lstm.cu"
@@ -594,6 +595,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward_args);
 
 /* m = x_w_m * h_prev_u_m */
@@ -777,10 +783,17 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nB * nH, store)
          + CELLGEN_CUDA_BYTES(nB * nH, store)
          + CELLGEN_CUDA_BYTES(nB * nH, store)
@@ -788,8 +801,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_for
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward_args) *given)
 {
+    CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -803,11 +820,25 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward
     if (!args->c) return CELLGEN_NULL_POINTER;
     if (!args->h_last) return CELLGEN_NULL_POINTER;
     if (!args->c_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const c_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
+    store *const c_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     store *const forward_x_w_m = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, store);
     store *const forward_h_prev_u_m = (store *)(void *)memory;
@@ -819,17 +850,27 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        own.h = h_ordered;
+        own.c = c_ordered;
+    }
+    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_fresh : nullptr);
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, args->w, (4 * nH), forward_2_sums, (4 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nI * 1 * nH + nH * 1 * nH + nH * 4 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nI * 1 * nH + nH * 1 * nH + nH * 4 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block), blocks, nT, nB, nI, nH, *args, forward_x_w_m, forward_h_prev_u_m, forward_m, forward_2_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* x @ [w_m] */
             cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->w_m, nH, (args->x_w_m ? args->x_w_m + step * nB * nH : forward_x_w_m), nH, 0);
             /* h_prev @ [u_m] */
-            cg_gemm_nn(&run, nB, nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u_m, nH, (args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : forward_h_prev_u_m), nH, 0);
+            cg_gemm_nn(&run, nB, nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u_m, nH, (args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : forward_h_prev_u_m), nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_forward_1), nB, nH,
                 cg_in((args->x_w_m ? args->x_w_m + step * nB * nH : forward_x_w_m), nH),
                 cg_in((args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : forward_h_prev_u_m), nH),
@@ -837,7 +878,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward
             /* m @ [u[:H, :H], u[:H, H:2*H], u[:H, 2*H:3*H], u[:H, 3*H:4*H]] */
             cg_gemm_nn(&run, nB, 4 * nH, nH, forward_m, nH, args->u, (4 * nH), forward_2_sums + step * nB * (4 * nH), (4 * nH), 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_forward_2), nB, nH,
-                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
                 cg_in(args->b, (4 * nH)),
                 cg_in(args->b + nH, (4 * nH)),
                 cg_in(args->b + 2 * nH, (4 * nH)),
@@ -852,10 +893,18 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward
                 cg_rows(args->c + step * nB * nH, nH),
                 cg_rows((args->sigmoid_o_bar ? args->sigmoid_o_bar + step * nB * nH : nullptr), nH),
                 cg_rows(args->h + step * nB * nH, nH));
+            if (guarded) {
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, c_prev_before, args->c + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
-    cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nH, given->h, h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, given->c, c_ordered, args->reverse, (const unsigned char *)nullptr);
+    }
     return run.error;
 }
 
@@ -894,6 +943,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backward_args);
 
 /* d_h_in = d_h + d_h_next
@@ -1125,10 +1179,21 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
@@ -1138,8 +1203,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_bac
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backward_args) *given)
 {
+    CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -1164,11 +1233,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backwar
     if (!args->d_w) return CELLGEN_NULL_POINTER;
     if (!args->d_u) return CELLGEN_NULL_POINTER;
     if (!args->d_b) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const c_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_c_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
+    store *const c_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
@@ -1184,10 +1275,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backwar
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, step_before);
+    if (guarded) {
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, args->h, args->h_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, c_prev_before, args->c, args->c_prev, step_before, args->reverse);
+    }
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, nH, h_ordered, args->h, args->reverse, guarded ? step_counts : nullptr);
+        own.h = h_ordered;
+        cg_collect(&run, nT, nB, nH, c_ordered, args->c, args->reverse, guarded ? step_counts : nullptr);
+        own.c = c_ordered;
+        if (args->d_h) {
+            cg_collect(&run, nT, nB, nH, d_h_ordered, args->d_h, args->reverse, guarded ? step_counts : nullptr);
+            own.d_h = d_h_ordered;
+        }
+        if (args->d_c) {
+            cg_collect(&run, nT, nB, nH, d_c_ordered, args->d_c, args->reverse, guarded ? step_counts : nullptr);
+            own.d_c = d_c_ordered;
+        }
+        own.d_x = d_x_ordered;
+    }
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
@@ -1196,7 +1310,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backwar
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
                 cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
                 cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
                 cg_in(args->c + step * nB * nH, nH),
                 cg_in(args->sigmoid_f_bar + step * nB * nH, nH),
                 cg_in(args->sigmoid_i_bar + step * nB * nH, nH),
@@ -1215,6 +1329,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backwar
                 cg_rows(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH)));
             /* d_h_prev_u_m @ [u_m.T] */
             cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH), args->u_m, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+            if (guarded) {
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, given->d_h ? given->d_h + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, given->d_c ? given->d_c + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (6 * nH), adjoints + step * nB * (6 * nH), step_counts + step * nB);
+            }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
@@ -1236,13 +1355,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backwar
     /* d_w = x.T @ d_b_x_w_m_u */
     cg_gemm_tn(&run, nI, 4 * nH, nT * nB, args->x, nI, adjoints, (6 * nH), args->d_w, (4 * nH), 0);
     /* d_u_m = h_prev.T @ d_h_prev_u_m */
-    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), args->h_prev, nH, adjoints + 5 * nH, (6 * nH), args->d_u_m, nH, 0);
+    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 5 * nH, (6 * nH), args->d_u_m, nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, args->h, nH, adjoints + 5 * nH + nB * (6 * nH), (6 * nH), args->d_u_m, nH, 1);
+        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 5 * nH + nB * (6 * nH), (6 * nH), args->d_u_m, nH, 1);
     /* d_x_w_m @ [w_m.T] */
     cg_gemm_nt(&run, nT * nB, nI, nH, deferred_d_x_w_m, nH, args->w_m, nH, args->d_x, nI, 0);
     /* d_b_x_w_m_u @ [w.T] */
     cg_gemm_nt(&run, nT * nB, nI, 4 * nH, adjoints, (6 * nH), args->w, (4 * nH), args->d_x, nI, 1);
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nI, given->d_x, d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+    }
     return run.error;
 }
 

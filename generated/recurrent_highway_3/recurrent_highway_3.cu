@@ -17,6 +17,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "recurrent_highway_3.cu"
@@ -975,6 +976,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward_args);
 
 /* q_1 = tanh(b_h_1 + x_w_h_h_prev)
@@ -1190,10 +1196,15 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_forward_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real)
          + CELLGEN_CUDA_BYTES(nI * (2 * nH), store)
          + CELLGEN_CUDA_BYTES(nH * (2 * nH), store)
@@ -1206,8 +1217,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_for
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward_args) *given)
 {
+    CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -1227,11 +1242,21 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward
     if (!args->b_t_3) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
     if (!args->h_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     real *const forward_1_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real);
     store *const forward_1_weights_1 = (store *)(void *)memory;
@@ -1253,6 +1278,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        own.h = h_ordered;
+    }
+    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1, 2 * nH), cg_in(args->w_h, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 2 * nH), cg_in(args->w_t, nH));
     cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2, 2 * nH), cg_in(args->r_h_1, nH));
@@ -1264,14 +1297,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward
     /* x @ [w_h, w_t], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 2 * nH + nH * 2 * nH, sizeof(store), 6, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 2 * nH + nH * 2 * nH, sizeof(store), 6, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_s_1, forward_2_sums, forward_2_weights_1, forward_s_2, forward_3_sums, forward_3_weights_1);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [r_h_1, r_t_1] */
-            cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
+            cg_gemm_nn(&run, nB, 2 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_forward_1), nB, nH,
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->b_h_1, nH),
                 cg_in(args->b_t_1, nH),
                 cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
@@ -1301,9 +1334,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward
                 cg_rows((args->q_3 ? args->q_3 + step * nB * nH : nullptr), nH),
                 cg_rows((args->t_3 ? args->t_3 + step * nB * nH : nullptr), nH),
                 cg_rows(args->h + step * nB * nH, nH));
+            if (guarded) {
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nH, given->h, h_ordered, args->reverse, (const unsigned char *)nullptr);
+    }
     return run.error;
 }
 
@@ -1350,6 +1389,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backward_args);
 
 /* d_h_in = d_h + d_h_next
@@ -1741,10 +1785,18 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
@@ -1773,8 +1825,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_bac
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backward_args) *given)
 {
+    CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -1809,11 +1865,27 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
     if (!args->d_b_t_2) return CELLGEN_NULL_POINTER;
     if (!args->d_r_t_3) return CELLGEN_NULL_POINTER;
     if (!args->d_b_t_3) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
@@ -1867,6 +1939,22 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, step_before);
+    if (guarded) {
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, args->h, args->h_prev, step_before, args->reverse);
+    }
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, nH, h_ordered, args->h, args->reverse, guarded ? step_counts : nullptr);
+        own.h = h_ordered;
+        if (args->d_h) {
+            cg_collect(&run, nT, nB, nH, d_h_ordered, args->d_h, args->reverse, guarded ? step_counts : nullptr);
+            own.d_h = d_h_ordered;
+        }
+        own.d_x = d_x_ordered;
+    }
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1, nH), cg_in(args->r_t_3, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->r_h_3, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_3_weights_1, nH), cg_in(args->r_t_2, nH));
@@ -1877,14 +1965,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
     cg_turn(&run, nH, nI, cg_rows(deferred_10_weights_1 + nH * nI, nI), cg_in(args->w_h, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH + (2 * nH) * 1 * nH + (2 * nH) * 1 * nH, sizeof(store), 7, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH + (2 * nH) * 1 * nH + (2 * nH) * 1 * nH, sizeof(store), 7, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_s_1, reverse_d_s_2_direct, reverse_2_sums, reverse_2_weights_1, reverse_d_s_2, reverse_3_sums, reverse_3_weights_1, reverse_d_s_1, reverse_4_sums, reverse_4_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_1), nB, nH,
                 cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->q_1 + step * nB * nH, nH),
                 cg_in(args->t_1 + step * nB * nH, nH),
                 cg_in(args->q_2 + step * nB * nH, nH),
@@ -1911,7 +1999,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_3), nB, nH,
                 cg_in(reverse_d_s_2, nH),
                 cg_in(reverse_3_sums, nH),
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->q_1 + step * nB * nH, nH),
                 cg_in(args->t_1 + step * nB * nH, nH),
                 cg_in(args->t_2 + step * nB * nH, nH),
@@ -1925,12 +2013,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
                 cg_in(reverse_4_sums, nH),
                 cg_in(args->t_1 + step * nB * nH, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+            if (guarded) {
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, given->d_h ? given->d_h + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (6 * nH), adjoints + step * nB * (6 * nH), step_counts + step * nB);
+            }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_deferred_1), nT * nB, nH,
-        cg_in(args->h_prev, nH),
-        cg_in(args->h, nH),
+        cg_in((guarded ? h_prev_before : args->h_prev), nH),
+        cg_in((guarded ? h_prev_before + nB * nH : args->h), nH),
         cg_in(args->q_1, nH),
         cg_in(args->t_1, nH),
         cg_in(args->q_2, nH),
@@ -1966,9 +2058,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
     cg_copy(&run, nH, nH, cg_rows(args->d_r_t_2, nH), cg_in(s_1_products, 2 * nH));
     cg_copy(&run, nH, nH, cg_rows(args->d_r_h_2, nH), cg_in(s_1_products + nH, 2 * nH));
     /* d_r_t_1 = h_prev.T @ d_t_1_pre; d_r_h_1 = h_prev.T @ d_q_1_pre */
-    cg_gemm_tn(&run, nH, 2 * nH, (nT > 0 ? nB : 0), args->h_prev, nH, adjoints + 4 * nH, (6 * nH), h_prev_products, 2 * nH, 0);
+    cg_gemm_tn(&run, nH, 2 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 4 * nH, (6 * nH), h_prev_products, 2 * nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, 2 * nH, (nT - 1) * nB, args->h, nH, adjoints + 4 * nH + nB * (6 * nH), (6 * nH), h_prev_products, 2 * nH, 1);
+        cg_gemm_tn(&run, nH, 2 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 4 * nH + nB * (6 * nH), (6 * nH), h_prev_products, 2 * nH, 1);
     cg_copy(&run, nH, nH, cg_rows(args->d_r_t_1, nH), cg_in(h_prev_products, 2 * nH));
     cg_copy(&run, nH, nH, cg_rows(args->d_r_h_1, nH), cg_in(h_prev_products + nH, 2 * nH));
     /* d_w_t = x.T @ d_t_1_pre; d_w_h = x.T @ d_q_1_pre */
@@ -1977,6 +2069,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
     cg_copy(&run, nI, nH, cg_rows(args->d_w_h, nH), cg_in(x_products + nH, 2 * nH));
     /* d_t_1_pre @ [w_t.T]; d_q_1_pre @ [w_h.T] */
     cg_gemm_nn(&run, nT * nB, nI, 2 * nH, adjoints + 4 * nH, (6 * nH), deferred_10_weights_1, nI, args->d_x, nI, 0);
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nI, given->d_x, d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+    }
     return run.error;
 }
 

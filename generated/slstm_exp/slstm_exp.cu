@@ -20,6 +20,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "slstm_exp.cu"
@@ -686,6 +687,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward_args);
 
 /* z = tanh(b_z + x_w_z_h_prev)
@@ -849,18 +855,33 @@ __global__ void CELLGEN_CUDA_NAME(slstm_exp_forward_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), real)
          + CELLGEN_CUDA_BYTES(nI * (4 * nH), store)
          + CELLGEN_CUDA_BYTES(nH * (4 * nH), store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward_args) *given)
 {
+    CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -887,11 +908,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward)(
     if (!args->c_last) return CELLGEN_NULL_POINTER;
     if (!args->n_last) return CELLGEN_NULL_POINTER;
     if (!args->m_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const c_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const n_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const m_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
+    store *const c_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
+    store *const n_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
+    store *const m_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     real *const forward_1_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), real);
     store *const forward_1_weights_1 = (store *)(void *)memory;
@@ -901,6 +944,20 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        own.h = h_ordered;
+        own.c = c_ordered;
+        own.n = n_ordered;
+        own.m = m_ordered;
+    }
+    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, n_prev_before, args->n_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nH, m_prev_before, args->m_prev, nT > 0 ? step_fresh : nullptr);
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1, 4 * nH), cg_in(args->w_z, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 4 * nH), cg_in(args->w_i, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + 2 * nH, 4 * nH), cg_in(args->w_f, nH));
@@ -912,16 +969,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward)(
     /* x @ [w_z, w_i, w_f, w_o], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, forward_1_weights_1, 4 * nH, forward_1_sums, (4 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 4 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(slstm_exp_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [r_z, r_i, r_f, r_o] */
-            cg_gemm_nn(&run, nB, 4 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 4 * nH, forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
+            cg_gemm_nn(&run, nB, 4 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 4 * nH, forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(slstm_exp_forward_1), nB, nH,
-                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
-                cg_in((step ? args->n + (step - 1) * nB * nH : args->n_prev), nH),
-                cg_in((step ? args->m + (step - 1) * nB * nH : args->m_prev), nH),
+                cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in((guarded ? n_prev_before : step ? args->n + (step - 1) * nB * nH : args->n_prev), nH),
+                cg_in((guarded ? m_prev_before : step ? args->m + (step - 1) * nB * nH : args->m_prev), nH),
                 cg_in(args->b_z, nH),
                 cg_in(args->b_i, nH),
                 cg_in(args->b_f, nH),
@@ -938,12 +995,24 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_forward)(
                 cg_rows(args->c + step * nB * nH, nH),
                 cg_rows(args->n + step * nB * nH, nH),
                 cg_rows(args->h + step * nB * nH, nH));
+            if (guarded) {
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, c_prev_before, args->c + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, n_prev_before, args->n + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, m_prev_before, args->m + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
-    cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
-    cg_copy(&run, nB, nH, cg_rows(args->n_last, nH), cg_in(nT > 0 ? args->n + (nT - 1) * nB * nH : args->n_prev, nH));
-    cg_copy(&run, nB, nH, cg_rows(args->m_last, nH), cg_in(nT > 0 ? args->m + (nT - 1) * nB * nH : args->m_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->n_last, nH), cg_in(guarded ? n_prev_before : nT > 0 ? args->n + (nT - 1) * nB * nH : args->n_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->m_last, nH), cg_in(guarded ? m_prev_before : nT > 0 ? args->m + (nT - 1) * nB * nH : args->m_prev, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nH, given->h, h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, given->c, c_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, given->n, n_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, given->m, m_ordered, args->reverse, (const unsigned char *)nullptr);
+    }
     return run.error;
 }
 
@@ -1000,6 +1069,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward_args);
 
 /* d_h_in = d_h + d_h_next
@@ -1270,10 +1344,26 @@ __global__ void CELLGEN_CUDA_NAME(slstm_exp_reverse_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
@@ -1290,8 +1380,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward_work
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward_args) *given)
 {
+    CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -1330,11 +1424,43 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward)(
     if (!args->d_w_o) return CELLGEN_NULL_POINTER;
     if (!args->d_r_o) return CELLGEN_NULL_POINTER;
     if (!args->d_b_o) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const c_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const n_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const m_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_c_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_n_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_m_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
+    store *const c_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
+    store *const n_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
@@ -1364,6 +1490,42 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, step_before);
+    if (guarded) {
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, args->h, args->h_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, c_prev_before, args->c, args->c_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, n_prev_before, args->n, args->n_prev, step_before, args->reverse);
+    }
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, nH, h_ordered, args->h, args->reverse, guarded ? step_counts : nullptr);
+        own.h = h_ordered;
+        cg_collect(&run, nT, nB, nH, c_ordered, args->c, args->reverse, guarded ? step_counts : nullptr);
+        own.c = c_ordered;
+        cg_collect(&run, nT, nB, nH, n_ordered, args->n, args->reverse, guarded ? step_counts : nullptr);
+        own.n = n_ordered;
+        cg_collect(&run, nT, nB, nH, m_ordered, args->m, args->reverse, guarded ? step_counts : nullptr);
+        own.m = m_ordered;
+        if (args->d_h) {
+            cg_collect(&run, nT, nB, nH, d_h_ordered, args->d_h, args->reverse, guarded ? step_counts : nullptr);
+            own.d_h = d_h_ordered;
+        }
+        if (args->d_c) {
+            cg_collect(&run, nT, nB, nH, d_c_ordered, args->d_c, args->reverse, guarded ? step_counts : nullptr);
+            own.d_c = d_c_ordered;
+        }
+        if (args->d_n) {
+            cg_collect(&run, nT, nB, nH, d_n_ordered, args->d_n, args->reverse, guarded ? step_counts : nullptr);
+            own.d_n = d_n_ordered;
+        }
+        if (args->d_m) {
+            cg_collect(&run, nT, nB, nH, d_m_ordered, args->d_m, args->reverse, guarded ? step_counts : nullptr);
+            own.d_m = d_m_ordered;
+        }
+        own.d_x = d_x_ordered;
+    }
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1, nH), cg_in(args->r_f, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->r_o, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + (2 * nH) * nH, nH), cg_in(args->r_i, nH));
@@ -1377,7 +1539,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_n_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_n_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_m_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_m_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(slstm_exp_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair, d_n_prev_pair, d_m_prev_pair, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
@@ -1390,8 +1552,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward)(
                 cg_in(d_n_prev_pair + (step + 1) % 2 * nB * nH, nH),
                 cg_in((args->d_m ? args->d_m + step * nB * nH : nullptr), nH),
                 cg_in(d_m_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
-                cg_in((step ? args->n + (step - 1) * nB * nH : args->n_prev), nH),
+                cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in((guarded ? n_prev_before + step * nB * nH : step ? args->n + (step - 1) * nB * nH : args->n_prev), nH),
                 cg_in(args->z + step * nB * nH, nH),
                 cg_in(args->i_bar + step * nB * nH, nH),
                 cg_in(args->o + step * nB * nH, nH),
@@ -1408,6 +1570,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward)(
                 cg_rows(d_m_prev_pair + step % 2 * nB * nH, nH));
             /* d_m_prev_step @ [r_f.T]; d_o_pre @ [r_o.T]; d_i_bar @ [r_i.T]; d_z_pre @ [r_z.T] */
             cg_gemm_nn(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
+            if (guarded) {
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, given->d_h ? given->d_h + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, given->d_c ? given->d_c + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_n_prev_pair + step % 2 * nB * nH, d_n_prev_pair + (step + 1) % 2 * nB * nH, given->d_n ? given->d_n + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_m_prev_pair + step % 2 * nB * nH, d_m_prev_pair + (step + 1) % 2 * nB * nH, given->d_m ? given->d_m + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_counts + step * nB);
+            }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
@@ -1428,9 +1597,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward)(
     cg_add_chunks(&run, nT * nB, nH, slstm_exp_deferred_1_over_rows_d_b_i_chu, cg_rows(args->d_b_i, nH));
     cg_add_chunks(&run, nT * nB, nH, slstm_exp_deferred_1_over_rows_d_b_z_chu, cg_rows(args->d_b_z, nH));
     /* d_r_f = h_prev.T @ d_m_prev_step; d_r_o = h_prev.T @ d_o_pre; d_r_i = h_prev.T @ d_i_bar; d_r_z = h_prev.T @ d_z_pre */
-    cg_gemm_tn(&run, nH, 4 * nH, (nT > 0 ? nB : 0), args->h_prev, nH, adjoints, (4 * nH), h_prev_products, 4 * nH, 0);
+    cg_gemm_tn(&run, nH, 4 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints, (4 * nH), h_prev_products, 4 * nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, 4 * nH, (nT - 1) * nB, args->h, nH, adjoints + nB * (4 * nH), (4 * nH), h_prev_products, 4 * nH, 1);
+        cg_gemm_tn(&run, nH, 4 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + nB * (4 * nH), (4 * nH), h_prev_products, 4 * nH, 1);
     cg_copy(&run, nH, nH, cg_rows(args->d_r_f, nH), cg_in(h_prev_products, 4 * nH));
     cg_copy(&run, nH, nH, cg_rows(args->d_r_o, nH), cg_in(h_prev_products + nH, 4 * nH));
     cg_copy(&run, nH, nH, cg_rows(args->d_r_i, nH), cg_in(h_prev_products + 2 * nH, 4 * nH));
@@ -1443,6 +1612,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_cuda_sequence_backward)(
     cg_copy(&run, nI, nH, cg_rows(args->d_w_z, nH), cg_in(x_products + 3 * nH, 4 * nH));
     /* d_m_prev_step @ [w_f.T]; d_o_pre @ [w_o.T]; d_i_bar @ [w_i.T]; d_z_pre @ [w_z.T] */
     cg_gemm_nn(&run, nT * nB, nI, 4 * nH, adjoints, (4 * nH), deferred_10_weights_1, nI, args->d_x, nI, 0);
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nI, given->d_x, d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+    }
     return run.error;
 }
 

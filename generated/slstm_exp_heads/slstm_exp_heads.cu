@@ -20,6 +20,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "slstm_exp_heads.cu"
@@ -686,6 +687,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward_args);
 
 /* z = tanh(b_z + x_w_z_h_prev)
@@ -852,18 +858,33 @@ __global__ void CELLGEN_CUDA_NAME(slstm_exp_heads_forward_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nK, (void)nD;
+    (void)nT, (void)nB, (void)nI, (void)nK, (void)nD, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * (nD * nK)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * (nD * nK)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * (nD * nK)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * (nD * nK)), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (4 * nD * nK), real)
          + CELLGEN_CUDA_BYTES(nI * (4 * nD * nK), store)
          + CELLGEN_CUDA_BYTES(4 * nK * (nD * nD), store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD, const CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD, const CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward_args) *given)
 {
+    CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -890,11 +911,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward)(
     if (!args->c_last) return CELLGEN_NULL_POINTER;
     if (!args->n_last) return CELLGEN_NULL_POINTER;
     if (!args->m_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward_workspace_size)(nT, nB, nI, nK, nD, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward_workspace_size)(nT, nB, nI, nK, nD, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store);
+    store *const c_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store);
+    store *const n_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store);
+    store *const m_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * (nD * nK)), store);
+    store *const c_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * (nD * nK)), store);
+    store *const n_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * (nD * nK)), store);
+    store *const m_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * (nD * nK)), store);
     real *const forward_1_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (4 * nD * nK), real);
     store *const forward_1_weights_1 = (store *)(void *)memory;
@@ -904,6 +947,20 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        own.h = h_ordered;
+        own.c = c_ordered;
+        own.n = n_ordered;
+        own.m = m_ordered;
+    }
+    if (guarded) cg_begin_state(&run, nB, nD * nK, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nD * nK, c_prev_before, args->c_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nD * nK, n_prev_before, args->n_prev, nT > 0 ? step_fresh : nullptr);
+    if (guarded) cg_begin_state(&run, nB, nD * nK, m_prev_before, args->m_prev, nT > 0 ? step_fresh : nullptr);
     cg_copy(&run, nI, nD * nK, cg_rows(forward_1_weights_1, 4 * nD * nK), cg_in(args->w_z, (nD * nK)));
     cg_copy(&run, nI, nD * nK, cg_rows(forward_1_weights_1 + nD * nK, 4 * nD * nK), cg_in(args->w_i, (nD * nK)));
     cg_copy(&run, nI, nD * nK, cg_rows(forward_1_weights_1 + 2 * nD * nK, 4 * nD * nK), cg_in(args->w_f, (nD * nK)));
@@ -915,16 +972,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward)(
     /* x @ [w_z, w_i, w_f, w_o], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nD * nK, nI, args->x, nI, forward_1_weights_1, 4 * nD * nK, forward_1_sums, (4 * nD * nK), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, nK, cellgen_larger(0, nD), nD * 4 * nD, sizeof(store), 2, &blocks)) { /* a block takes rows of one head through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, nK, cellgen_larger(0, nD), nD * 4 * nD, sizeof(store), 2, &blocks)) { /* a block takes rows of one head through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(slstm_exp_heads_forward_block), blocks, nT, nB, nI, nK, nD, *args, forward_1_sums, forward_1_weights_2);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [r_z, r_i, r_f, r_o] */
-            cg_gemm_heads_nn(&run, 4, nK, nB, nD, nD, (step ? args->h + (step - 1) * nB * (nD * nK) : args->h_prev), (nD * nK), forward_1_weights_2, nD, forward_1_sums + step * nB * (4 * nD * nK), (4 * nD * nK), 1);
+            cg_gemm_heads_nn(&run, 4, nK, nB, nD, nD, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * (nD * nK) : args->h_prev), (nD * nK), forward_1_weights_2, nD, forward_1_sums + step * nB * (4 * nD * nK), (4 * nD * nK), 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(slstm_exp_heads_forward_1), nB, nD * nK,
-                cg_in((step ? args->c + (step - 1) * nB * (nD * nK) : args->c_prev), (nD * nK)),
-                cg_in((step ? args->n + (step - 1) * nB * (nD * nK) : args->n_prev), (nD * nK)),
-                cg_in((step ? args->m + (step - 1) * nB * (nD * nK) : args->m_prev), (nD * nK)),
+                cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * nB * (nD * nK) : args->c_prev), (nD * nK)),
+                cg_in((guarded ? n_prev_before : step ? args->n + (step - 1) * nB * (nD * nK) : args->n_prev), (nD * nK)),
+                cg_in((guarded ? m_prev_before : step ? args->m + (step - 1) * nB * (nD * nK) : args->m_prev), (nD * nK)),
                 cg_in(args->b_z, nD),
                 cg_in(args->b_i, nD),
                 cg_in(args->b_f, nD),
@@ -941,12 +998,24 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_forward)(
                 cg_rows(args->c + step * nB * (nD * nK), (nD * nK)),
                 cg_rows(args->n + step * nB * (nD * nK), (nD * nK)),
                 cg_rows(args->h + step * nB * (nD * nK), (nD * nK)));
+            if (guarded) {
+                cg_settle(&run, nB, nD * nK, h_prev_before, args->h + step * nB * (nD * nK), 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nD * nK, c_prev_before, args->c + step * nB * (nD * nK), 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nD * nK, n_prev_before, args->n + step * nB * (nD * nK), 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nD * nK, m_prev_before, args->m + step * nB * (nD * nK), 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            }
         }
     }
-    cg_copy(&run, nB, nD * nK, cg_rows(args->h_last, nD * nK), cg_in(nT > 0 ? args->h + (nT - 1) * nB * (nD * nK) : args->h_prev, nD * nK));
-    cg_copy(&run, nB, nD * nK, cg_rows(args->c_last, nD * nK), cg_in(nT > 0 ? args->c + (nT - 1) * nB * (nD * nK) : args->c_prev, nD * nK));
-    cg_copy(&run, nB, nD * nK, cg_rows(args->n_last, nD * nK), cg_in(nT > 0 ? args->n + (nT - 1) * nB * (nD * nK) : args->n_prev, nD * nK));
-    cg_copy(&run, nB, nD * nK, cg_rows(args->m_last, nD * nK), cg_in(nT > 0 ? args->m + (nT - 1) * nB * (nD * nK) : args->m_prev, nD * nK));
+    cg_copy(&run, nB, nD * nK, cg_rows(args->h_last, nD * nK), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * (nD * nK) : args->h_prev, nD * nK));
+    cg_copy(&run, nB, nD * nK, cg_rows(args->c_last, nD * nK), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * nB * (nD * nK) : args->c_prev, nD * nK));
+    cg_copy(&run, nB, nD * nK, cg_rows(args->n_last, nD * nK), cg_in(guarded ? n_prev_before : nT > 0 ? args->n + (nT - 1) * nB * (nD * nK) : args->n_prev, nD * nK));
+    cg_copy(&run, nB, nD * nK, cg_rows(args->m_last, nD * nK), cg_in(guarded ? m_prev_before : nT > 0 ? args->m + (nT - 1) * nB * (nD * nK) : args->m_prev, nD * nK));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nK * nD, given->h, h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nK * nD, given->c, c_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nK * nD, given->n, n_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nK * nD, given->m, m_ordered, args->reverse, (const unsigned char *)nullptr);
+    }
     return run.error;
 }
 
@@ -1003,6 +1072,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward_args);
 
 /* d_h_in = d_h + d_h_next
@@ -1290,10 +1364,26 @@ __global__ void CELLGEN_CUDA_NAME(slstm_exp_heads_reverse_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nK, (void)nD;
+    (void)nT, (void)nB, (void)nI, (void)nK, (void)nD, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nD * nK)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nD * nK)), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nD * nK)), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (4 * nD * nK), store)
          + CELLGEN_CUDA_BYTES(2 * nB * (nD * nK), real)
          + CELLGEN_CUDA_BYTES(2 * nB * (nD * nK), real)
@@ -1308,8 +1398,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backwar
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD, const CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD, const CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward_args) *given)
 {
+    CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nK < 0 || nD < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -1348,11 +1442,43 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward)(
     if (!args->d_w_o) return CELLGEN_NULL_POINTER;
     if (!args->d_r_o) return CELLGEN_NULL_POINTER;
     if (!args->d_b_o) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward_workspace_size)(nT, nB, nI, nK, nD, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward_workspace_size)(nT, nB, nI, nK, nD, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store);
+    store *const c_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store);
+    store *const n_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store);
+    store *const m_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store);
+    store *const d_h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store);
+    store *const d_c_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store);
+    store *const d_n_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store);
+    store *const d_m_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * (nK * nD)), store);
+    store *const d_x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nD * nK)), store);
+    store *const c_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nD * nK)), store);
+    store *const n_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * (nD * nK)), store);
     store *const adjoints = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (4 * nD * nK), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
@@ -1378,6 +1504,42 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, step_before);
+    if (guarded) {
+        cg_collect_before(&run, nT, nB, nD * nK, h_prev_before, args->h, args->h_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nD * nK, c_prev_before, args->c, args->c_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nD * nK, n_prev_before, args->n, args->n_prev, step_before, args->reverse);
+    }
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, nK * nD, h_ordered, args->h, args->reverse, guarded ? step_counts : nullptr);
+        own.h = h_ordered;
+        cg_collect(&run, nT, nB, nK * nD, c_ordered, args->c, args->reverse, guarded ? step_counts : nullptr);
+        own.c = c_ordered;
+        cg_collect(&run, nT, nB, nK * nD, n_ordered, args->n, args->reverse, guarded ? step_counts : nullptr);
+        own.n = n_ordered;
+        cg_collect(&run, nT, nB, nK * nD, m_ordered, args->m, args->reverse, guarded ? step_counts : nullptr);
+        own.m = m_ordered;
+        if (args->d_h) {
+            cg_collect(&run, nT, nB, nK * nD, d_h_ordered, args->d_h, args->reverse, guarded ? step_counts : nullptr);
+            own.d_h = d_h_ordered;
+        }
+        if (args->d_c) {
+            cg_collect(&run, nT, nB, nK * nD, d_c_ordered, args->d_c, args->reverse, guarded ? step_counts : nullptr);
+            own.d_c = d_c_ordered;
+        }
+        if (args->d_n) {
+            cg_collect(&run, nT, nB, nK * nD, d_n_ordered, args->d_n, args->reverse, guarded ? step_counts : nullptr);
+            own.d_n = d_n_ordered;
+        }
+        if (args->d_m) {
+            cg_collect(&run, nT, nB, nK * nD, d_m_ordered, args->d_m, args->reverse, guarded ? step_counts : nullptr);
+            own.d_m = d_m_ordered;
+        }
+        own.d_x = d_x_ordered;
+    }
     cg_turn(&run, nD * nK, nI, cg_rows(deferred_10_weights_1, nI), cg_in(args->w_f, (nD * nK)));
     cg_turn(&run, nD * nK, nI, cg_rows(deferred_10_weights_1 + (nD * nK) * nI, nI), cg_in(args->w_o, (nD * nK)));
     cg_turn(&run, nD * nK, nI, cg_rows(deferred_10_weights_1 + (2 * nD * nK) * nI, nI), cg_in(args->w_i, (nD * nK)));
@@ -1387,7 +1549,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward)(
     cg_copy(&run, nB, nD * nK, cg_rows(d_n_prev_pair + nT % 2 * nB * (nD * nK), nD * nK), cg_in(args->d_n_last, nD * nK));
     cg_copy(&run, nB, nD * nK, cg_rows(d_m_prev_pair + nT % 2 * nB * (nD * nK), nD * nK), cg_in(args->d_m_last, nD * nK));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, nK, cellgen_larger(0, nD), nD * 1 * nD + nD * 1 * nD + nD * 1 * nD + nD * 1 * nD, sizeof(store), 5, &blocks)) { /* a block takes rows of one head through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, nK, cellgen_larger(0, nD), nD * 1 * nD + nD * 1 * nD + nD * 1 * nD + nD * 1 * nD, sizeof(store), 5, &blocks)) { /* a block takes rows of one head through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(slstm_exp_heads_reverse_block), blocks, nT, nB, nI, nK, nD, *args, adjoints, d_h_prev_pair, d_c_prev_pair, d_n_prev_pair, d_m_prev_pair);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
@@ -1400,8 +1562,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward)(
                 cg_in(d_n_prev_pair + (step + 1) % 2 * nB * (nD * nK), (nD * nK)),
                 cg_in((args->d_m ? args->d_m + step * nB * (nD * nK) : nullptr), (nD * nK)),
                 cg_in(d_m_prev_pair + (step + 1) % 2 * nB * (nD * nK), (nD * nK)),
-                cg_in((step ? args->c + (step - 1) * nB * (nD * nK) : args->c_prev), (nD * nK)),
-                cg_in((step ? args->n + (step - 1) * nB * (nD * nK) : args->n_prev), (nD * nK)),
+                cg_in((guarded ? c_prev_before + step * nB * (nD * nK) : step ? args->c + (step - 1) * nB * (nD * nK) : args->c_prev), (nD * nK)),
+                cg_in((guarded ? n_prev_before + step * nB * (nD * nK) : step ? args->n + (step - 1) * nB * (nD * nK) : args->n_prev), (nD * nK)),
                 cg_in(args->z + step * nB * (nD * nK), (nD * nK)),
                 cg_in(args->i_bar + step * nB * (nD * nK), (nD * nK)),
                 cg_in(args->o + step * nB * (nD * nK), (nD * nK)),
@@ -1424,6 +1586,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward)(
             cg_gemm_heads_nt(&run, 1, nK, nB, nD, nD, adjoints + step * nB * (4 * nD * nK) + 2 * nD * nK, (4 * nD * nK), args->r_i, nD, d_h_prev_pair + step % 2 * nB * (nD * nK), (nD * nK), 1);
             /* d_z_pre @ [r_z.T] */
             cg_gemm_heads_nt(&run, 1, nK, nB, nD, nD, adjoints + step * nB * (4 * nD * nK) + 3 * nD * nK, (4 * nD * nK), args->r_z, nD, d_h_prev_pair + step % 2 * nB * (nD * nK), (nD * nK), 1);
+            if (guarded) {
+                cg_settle_gradient(&run, nB, nD * nK, d_h_prev_pair + step % 2 * nB * (nD * nK), d_h_prev_pair + (step + 1) % 2 * nB * (nD * nK), given->d_h ? given->d_h + (args->reverse ? nT - 1 - step : step) * nB * (nD * nK) : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nD * nK, d_c_prev_pair + step % 2 * nB * (nD * nK), d_c_prev_pair + (step + 1) % 2 * nB * (nD * nK), given->d_c ? given->d_c + (args->reverse ? nT - 1 - step : step) * nB * (nD * nK) : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nD * nK, d_n_prev_pair + step % 2 * nB * (nD * nK), d_n_prev_pair + (step + 1) % 2 * nB * (nD * nK), given->d_n ? given->d_n + (args->reverse ? nT - 1 - step : step) * nB * (nD * nK) : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nD * nK, d_m_prev_pair + step % 2 * nB * (nD * nK), d_m_prev_pair + (step + 1) % 2 * nB * (nD * nK), given->d_m ? given->d_m + (args->reverse ? nT - 1 - step : step) * nB * (nD * nK) : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (4 * nD * nK), adjoints + step * nB * (4 * nD * nK), step_counts + step * nB);
+            }
         }
     }
     cg_copy(&run, nB, nD * nK, cg_rows(args->d_h_prev, nD * nK), cg_in(d_h_prev_pair, nD * nK));
@@ -1444,21 +1613,21 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward)(
     cg_add_chunks(&run, nT * nB, nD * nK, slstm_exp_heads_deferred_1_over_rows_d_b_3, cg_rows(args->d_b_i, nD));
     cg_add_chunks(&run, nT * nB, nD * nK, slstm_exp_heads_deferred_1_over_rows_d_b_4, cg_rows(args->d_b_z, nD));
     /* d_r_f = h_prev.T @ d_m_prev_step */
-    cg_gemm_heads_tn(&run, 1, nK, nD, nD, (nT > 0 ? nB : 0), args->h_prev, (nD * nK), adjoints, (4 * nD * nK), args->d_r_f, nD, 0);
+    cg_gemm_heads_tn(&run, 1, nK, nD, nD, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), (nD * nK), adjoints, (4 * nD * nK), args->d_r_f, nD, 0);
     if (nT > 1)
-        cg_gemm_heads_tn(&run, 1, nK, nD, nD, (nT - 1) * nB, args->h, (nD * nK), adjoints + nB * (4 * nD * nK), (4 * nD * nK), args->d_r_f, nD, 1);
+        cg_gemm_heads_tn(&run, 1, nK, nD, nD, (nT - 1) * nB, (guarded ? h_prev_before + nB * (nD * nK) : args->h), (nD * nK), adjoints + nB * (4 * nD * nK), (4 * nD * nK), args->d_r_f, nD, 1);
     /* d_r_o = h_prev.T @ d_o_pre */
-    cg_gemm_heads_tn(&run, 1, nK, nD, nD, (nT > 0 ? nB : 0), args->h_prev, (nD * nK), adjoints + nD * nK, (4 * nD * nK), args->d_r_o, nD, 0);
+    cg_gemm_heads_tn(&run, 1, nK, nD, nD, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), (nD * nK), adjoints + nD * nK, (4 * nD * nK), args->d_r_o, nD, 0);
     if (nT > 1)
-        cg_gemm_heads_tn(&run, 1, nK, nD, nD, (nT - 1) * nB, args->h, (nD * nK), adjoints + nD * nK + nB * (4 * nD * nK), (4 * nD * nK), args->d_r_o, nD, 1);
+        cg_gemm_heads_tn(&run, 1, nK, nD, nD, (nT - 1) * nB, (guarded ? h_prev_before + nB * (nD * nK) : args->h), (nD * nK), adjoints + nD * nK + nB * (4 * nD * nK), (4 * nD * nK), args->d_r_o, nD, 1);
     /* d_r_i = h_prev.T @ d_i_bar */
-    cg_gemm_heads_tn(&run, 1, nK, nD, nD, (nT > 0 ? nB : 0), args->h_prev, (nD * nK), adjoints + 2 * nD * nK, (4 * nD * nK), args->d_r_i, nD, 0);
+    cg_gemm_heads_tn(&run, 1, nK, nD, nD, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), (nD * nK), adjoints + 2 * nD * nK, (4 * nD * nK), args->d_r_i, nD, 0);
     if (nT > 1)
-        cg_gemm_heads_tn(&run, 1, nK, nD, nD, (nT - 1) * nB, args->h, (nD * nK), adjoints + 2 * nD * nK + nB * (4 * nD * nK), (4 * nD * nK), args->d_r_i, nD, 1);
+        cg_gemm_heads_tn(&run, 1, nK, nD, nD, (nT - 1) * nB, (guarded ? h_prev_before + nB * (nD * nK) : args->h), (nD * nK), adjoints + 2 * nD * nK + nB * (4 * nD * nK), (4 * nD * nK), args->d_r_i, nD, 1);
     /* d_r_z = h_prev.T @ d_z_pre */
-    cg_gemm_heads_tn(&run, 1, nK, nD, nD, (nT > 0 ? nB : 0), args->h_prev, (nD * nK), adjoints + 3 * nD * nK, (4 * nD * nK), args->d_r_z, nD, 0);
+    cg_gemm_heads_tn(&run, 1, nK, nD, nD, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), (nD * nK), adjoints + 3 * nD * nK, (4 * nD * nK), args->d_r_z, nD, 0);
     if (nT > 1)
-        cg_gemm_heads_tn(&run, 1, nK, nD, nD, (nT - 1) * nB, args->h, (nD * nK), adjoints + 3 * nD * nK + nB * (4 * nD * nK), (4 * nD * nK), args->d_r_z, nD, 1);
+        cg_gemm_heads_tn(&run, 1, nK, nD, nD, (nT - 1) * nB, (guarded ? h_prev_before + nB * (nD * nK) : args->h), (nD * nK), adjoints + 3 * nD * nK + nB * (4 * nD * nK), (4 * nD * nK), args->d_r_z, nD, 1);
     /* d_w_f = x.T @ d_m_prev_step; d_w_o = x.T @ d_o_pre; d_w_i = x.T @ d_i_bar; d_w_z = x.T @ d_z_pre */
     cg_gemm_tn(&run, nI, 4 * nD * nK, nT * nB, args->x, nI, adjoints, (4 * nD * nK), x_products, 4 * nD * nK, 0);
     cg_copy(&run, nI, nD * nK, cg_rows(args->d_w_f, (nD * nK)), cg_in(x_products, 4 * nD * nK));
@@ -1467,6 +1636,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_exp_heads_cuda_sequence_backward)(
     cg_copy(&run, nI, nD * nK, cg_rows(args->d_w_z, (nD * nK)), cg_in(x_products + 3 * nD * nK, 4 * nD * nK));
     /* d_m_prev_step @ [w_f.T]; d_o_pre @ [w_o.T]; d_i_bar @ [w_i.T]; d_z_pre @ [w_z.T] */
     cg_gemm_nn(&run, nT * nB, nI, 4 * nD * nK, adjoints, (4 * nD * nK), deferred_10_weights_1, nI, args->d_x, nI, 0);
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nI, given->d_x, d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+    }
     return run.error;
 }
 

@@ -13,6 +13,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "sru.cu"
@@ -515,6 +516,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(sru_cuda_sequence_forward_args);
 
 /* f = sigmoid(c_prev * v_f + b_f + x_w_f)
@@ -626,18 +632,28 @@ __global__ void CELLGEN_CUDA_NAME(sru_forward_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(sru_cuda_sequence_forward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nH;
+    (void)nT, (void)nB, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real)
          + CELLGEN_CUDA_BYTES(nH * (2 * nH), store)
          + CELLGEN_CUDA_BYTES(nB * nH, store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_forward)(
-    int64_t nT, int64_t nB, int64_t nH, const CELLGEN_CUDA_NAME(sru_cuda_sequence_forward_args) *args)
+    int64_t nT, int64_t nB, int64_t nH, const CELLGEN_CUDA_NAME(sru_cuda_sequence_forward_args) *given)
 {
+    CELLGEN_CUDA_NAME(sru_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(sru_cuda_sequence_forward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->c_prev) return CELLGEN_NULL_POINTER;
@@ -651,11 +667,23 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_forward)(
     if (!args->h) return CELLGEN_NULL_POINTER;
     if (!args->c) return CELLGEN_NULL_POINTER;
     if (!args->c_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(sru_cuda_sequence_forward_workspace_size)(nT, nB, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(sru_cuda_sequence_forward_workspace_size)(nT, nB, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const c_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const c_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     real *const forward_1_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real);
     store *const forward_1_weights_1 = (store *)(void *)memory;
@@ -665,12 +693,21 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_forward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+    if (ordered) {
+        cg_collect(&run, nT, nB, nH, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        own.h = h_ordered;
+        own.c = c_ordered;
+    }
+    if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_fresh : nullptr);
     cg_copy(&run, nH, nH, cg_rows(forward_1_weights_1, 2 * nH), cg_in(args->w_f, nH));
     cg_copy(&run, nH, nH, cg_rows(forward_1_weights_1 + nH, 2 * nH), cg_in(args->w_r, nH));
     /* x @ [w_f, w_r], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nH, args->x, nH, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(sru_forward_block), blocks, nT, nB, nH, *args, forward_1_sums, forward_x_w);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
@@ -678,7 +715,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_forward)(
             cg_gemm_nn(&run, nB, nH, nH, args->x + step * nB * nH, nH, args->w, nH, (args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(sru_forward_1), nB, nH,
                 cg_in(args->x + step * nB * nH, nH),
-                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
                 cg_in(args->v_f, nH),
                 cg_in(args->v_r, nH),
                 cg_in(args->b_f, nH),
@@ -691,9 +728,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_forward)(
                 cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH),
                 cg_rows(args->c + step * nB * nH, nH),
                 cg_rows(args->h + step * nB * nH, nH));
+            if (guarded) {
+                cg_settle(&run, nB, nH, c_prev_before, args->c + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nH, given->h, h_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, given->c, c_ordered, args->reverse, (const unsigned char *)nullptr);
+    }
     return run.error;
 }
 
@@ -729,6 +773,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(sru_cuda_sequence_backward_args);
 
 /* d_c_in = d_c + d_c_next
@@ -922,10 +971,19 @@ __global__ void CELLGEN_CUDA_NAME(sru_reverse_stream)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(sru_cuda_sequence_backward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nH;
+    (void)nT, (void)nB, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
@@ -939,8 +997,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(sru_cuda_sequence_backward_workspace_
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_backward)(
-    int64_t nT, int64_t nB, int64_t nH, const CELLGEN_CUDA_NAME(sru_cuda_sequence_backward_args) *args)
+    int64_t nT, int64_t nB, int64_t nH, const CELLGEN_CUDA_NAME(sru_cuda_sequence_backward_args) *given)
 {
+    CELLGEN_CUDA_NAME(sru_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(sru_cuda_sequence_backward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->c_prev) return CELLGEN_NULL_POINTER;
@@ -962,11 +1024,29 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_backward)(
     if (!args->d_v_r) return CELLGEN_NULL_POINTER;
     if (!args->d_b_f) return CELLGEN_NULL_POINTER;
     if (!args->d_b_r) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(sru_cuda_sequence_backward_workspace_size)(nT, nB, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(sru_cuda_sequence_backward_workspace_size)(nT, nB, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const c_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_c_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const c_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), store);
     real *const d_c_prev_pair = (real *)(void *)memory;
@@ -990,10 +1070,30 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_backward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, step_before);
+    if (guarded) {
+        cg_collect_before(&run, nT, nB, nH, c_prev_before, args->c, args->c_prev, step_before, args->reverse);
+    }
+    if (ordered) {
+        cg_collect(&run, nT, nB, nH, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, nH, c_ordered, args->c, args->reverse, guarded ? step_counts : nullptr);
+        own.c = c_ordered;
+        if (args->d_h) {
+            cg_collect(&run, nT, nB, nH, d_h_ordered, args->d_h, args->reverse, guarded ? step_counts : nullptr);
+            own.d_h = d_h_ordered;
+        }
+        if (args->d_c) {
+            cg_collect(&run, nT, nB, nH, d_c_ordered, args->d_c, args->reverse, guarded ? step_counts : nullptr);
+            own.d_c = d_c_ordered;
+        }
+        own.d_x = d_x_ordered;
+    }
     cg_turn(&run, nH, nH, cg_rows(deferred_5_weights_2, nH), cg_in(args->w_r, nH));
     cg_turn(&run, nH, nH, cg_rows(deferred_5_weights_2 + nH * nH, nH), cg_in(args->w_f, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
-    if (args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
+    if (!guarded && args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
         CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(sru_reverse_stream), nB, nH, nT, nB, nH, *args, adjoints, d_c_prev_pair);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
@@ -1002,7 +1102,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_backward)(
                 cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
                 cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
                 cg_in(args->x + step * nB * nH, nH),
-                cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
                 cg_in(args->v_f, nH),
                 cg_in(args->v_r, nH),
                 args->alpha,
@@ -1014,6 +1114,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_backward)(
                 cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)),
                 cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
                 cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
+            if (guarded) {
+                cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, given->d_c ? given->d_c + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (3 * nH), adjoints + step * nB * (3 * nH), step_counts + step * nB);
+            }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_c_prev, nH), cg_in(d_c_prev_pair, nH));
@@ -1024,8 +1128,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_backward)(
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(sru_deferred_1_over_rows), nT * nB, nH,
         cg_in(adjoints + nH, (3 * nH)),
         cg_in(adjoints + 2 * nH, (3 * nH)),
-        cg_in(args->c_prev, nH),
-        cg_in(args->c, nH),
+        cg_in((guarded ? c_prev_before : args->c_prev), nH),
+        cg_in((guarded ? c_prev_before + nB * nH : args->c), nH),
         nB,
         sru_deferred_1_over_rows_d_b_r_chunks,
         sru_deferred_1_over_rows_d_b_f_chunks,
@@ -1051,6 +1155,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_backward)(
         args->alpha,
         cg_in(args->r, nH),
         cg_rows(args->d_x, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nH, given->d_x, d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+    }
     return run.error;
 }
 

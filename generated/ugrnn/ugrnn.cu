@@ -11,6 +11,7 @@
 #ifndef CELLGEN_STORE /* the body below, once in float, in double and in bfloat16 */
 
 #include "cellgen_cuda.cuh"
+#include "cellgen_cuda_options.cuh"
 #include "cellgen_cuda_tiers.cuh"
 #define CELLGEN_STORE 32
 #include "ugrnn.cu"
@@ -397,6 +398,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_forward_args);
 
 /* c = tanh(b_c + x_w_c_h_prev)
@@ -484,18 +490,27 @@ __global__ void CELLGEN_CUDA_NAME(ugrnn_forward_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_forward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real)
          + CELLGEN_CUDA_BYTES(nI * (2 * nH), store)
          + CELLGEN_CUDA_BYTES(nH * (2 * nH), store);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_forward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_forward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_forward_args) *given)
 {
+    CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_forward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_forward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -507,11 +522,21 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_forward)(
     if (!args->b_g) return CELLGEN_NULL_POINTER;
     if (!args->h) return CELLGEN_NULL_POINTER;
     if (!args->h_last) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_forward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nB * nH), store);
     real *const forward_1_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real);
     store *const forward_1_weights_1 = (store *)(void *)memory;
@@ -521,6 +546,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_forward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        own.h = h_ordered;
+    }
+    if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1, 2 * nH), cg_in(args->w_c, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 2 * nH), cg_in(args->w_g, nH));
     cg_copy(&run, nH, nH, cg_rows(forward_1_weights_2, 2 * nH), cg_in(args->u_c, nH));
@@ -528,14 +561,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_forward)(
     /* x @ [w_c, w_g], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(ugrnn_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [u_c, u_g] */
-            cg_gemm_nn(&run, nB, 2 * nH, nH, (step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
+            cg_gemm_nn(&run, nB, 2 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ugrnn_forward_1), nB, nH,
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->b_c, nH),
                 cg_in(args->b_g, nH),
                 cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
@@ -543,9 +576,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_forward)(
                 cg_rows((args->c ? args->c + step * nB * nH : nullptr), nH),
                 cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH),
                 cg_rows(args->h + step * nB * nH, nH));
+            if (guarded) {
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+            }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nH, given->h, h_ordered, args->reverse, (const unsigned char *)nullptr);
+    }
     return run.error;
 }
 
@@ -576,6 +615,11 @@ typedef struct {
     void *stream;                /* a cudaStream_t */
     int tier;                    /* of cellgen_cuda_tiers.cuh, 0: the model chooses */
     void *blas;                  /* of cellgen_cuda_blas_open, NULL: products of the runtime header */
+    const int64_t *lengths;      /* (B) steps of each row that count, NULL: all */
+    const unsigned char *mask;   /* (T, B), 0 leaves a step out; NULL: none */
+    const unsigned char *reset;  /* (T, B), 1 starts a step from zero; NULL: none */
+    int reverse;                 /* from the last step to the first */
+    int hold;                    /* outputs of steps that the mask leaves out repeat the state */
 } CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward_args);
 
 /* d_h_in = d_h + d_h_next
@@ -730,10 +774,18 @@ __global__ void CELLGEN_CUDA_NAME(ugrnn_reverse_block)(
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward_workspace_size)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, int with_blas, int how)
 {
-    (void)nT, (void)nB, (void)nI, (void)nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)how;
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
@@ -747,8 +799,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward_workspac
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward)(
-    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward_args) *args)
+    int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward_args) *given)
 {
+    CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward_args) own = *given; /* with arrays in the order of computation */
+    const CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward_args) *const args = &own;
+    const int how = cellgen_how(args->lengths, args->mask, args->reset, args->reverse);
+    const bool ordered = how & CELLGEN_ORDERED, guarded = how & CELLGEN_GUARDED;
     if (nT < 0 || nB < 0 || nI < 0 || nH < 0) return CELLGEN_NEGATIVE_DIMENSION;
     if (!args->x) return CELLGEN_NULL_POINTER;
     if (!args->h_prev) return CELLGEN_NULL_POINTER;
@@ -767,11 +823,27 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward)(
     if (!args->d_w_g) return CELLGEN_NULL_POINTER;
     if (!args->d_u_g) return CELLGEN_NULL_POINTER;
     if (!args->d_b_g) return CELLGEN_NULL_POINTER;
-    const int64_t needed = CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr);
+    const int64_t needed = CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward_workspace_size)(nT, nB, nI, nH, args->blas != nullptr, how);
     if (args->workspace_bytes < needed || !args->workspace) return CELLGEN_WORKSPACE_TOO_SMALL;
 
     char *memory = (char *)args->workspace;
     memory += -(uintptr_t)memory % 256;
+    unsigned char *const step_counts = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    unsigned char *const step_fresh = (unsigned char *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
+    store *const x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_h_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nH), store);
+    store *const d_x_ordered = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_ORDERED(nT * nB * nI), store);
+    store *const h_prev_before = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
@@ -795,20 +867,36 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward)(
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
+    if (guarded)
+        cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, args->reverse, args->hold, step_counts, step_fresh, step_before);
+    if (guarded) {
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, args->h, args->h_prev, step_before, args->reverse);
+    }
+    if (ordered) {
+        cg_collect(&run, nT, nB, nI, x_ordered, args->x, args->reverse, guarded ? step_counts : nullptr);
+        own.x = x_ordered;
+        cg_collect(&run, nT, nB, nH, h_ordered, args->h, args->reverse, guarded ? step_counts : nullptr);
+        own.h = h_ordered;
+        if (args->d_h) {
+            cg_collect(&run, nT, nB, nH, d_h_ordered, args->d_h, args->reverse, guarded ? step_counts : nullptr);
+            own.d_h = d_h_ordered;
+        }
+        own.d_x = d_x_ordered;
+    }
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1, nH), cg_in(args->u_g, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_c, nH));
     cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_1, nI), cg_in(args->w_g, nH));
     cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_1 + nH * nI, nI), cg_in(args->w_c, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
+    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
         CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(ugrnn_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_prev_direct, reverse_2_sums, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ugrnn_reverse_1), nB, nH,
                 cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->c + step * nB * nH, nH),
                 cg_in(args->g + step * nB * nH, nH),
                 cg_rows(adjoints + step * nB * (2 * nH), (2 * nH)),
@@ -820,6 +908,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward)(
                 cg_in(reverse_2_sums, nH),
                 cg_in(reverse_d_h_prev_direct, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
+            if (guarded) {
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, given->d_h ? given->d_h + (args->reverse ? nT - 1 - step : step) * nB * nH : nullptr, step_counts + step * nB, step_fresh + step * nB);
+                cg_leave_out(&run, nB, (2 * nH), adjoints + step * nB * (2 * nH), step_counts + step * nB);
+            }
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
@@ -831,9 +923,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward)(
     cg_add_chunks(&run, nT * nB, nH, ugrnn_deferred_1_over_rows_d_b_g_chunks, cg_rows(args->d_b_g, nH));
     cg_add_chunks(&run, nT * nB, nH, ugrnn_deferred_1_over_rows_d_b_c_chunks, cg_rows(args->d_b_c, nH));
     /* d_u_g = h_prev.T @ d_g_pre; d_u_c = h_prev.T @ d_c_pre */
-    cg_gemm_tn(&run, nH, 2 * nH, (nT > 0 ? nB : 0), args->h_prev, nH, adjoints, (2 * nH), h_prev_products, 2 * nH, 0);
+    cg_gemm_tn(&run, nH, 2 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints, (2 * nH), h_prev_products, 2 * nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, 2 * nH, (nT - 1) * nB, args->h, nH, adjoints + nB * (2 * nH), (2 * nH), h_prev_products, 2 * nH, 1);
+        cg_gemm_tn(&run, nH, 2 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + nB * (2 * nH), (2 * nH), h_prev_products, 2 * nH, 1);
     cg_copy(&run, nH, nH, cg_rows(args->d_u_g, nH), cg_in(h_prev_products, 2 * nH));
     cg_copy(&run, nH, nH, cg_rows(args->d_u_c, nH), cg_in(h_prev_products + nH, 2 * nH));
     /* d_w_g = x.T @ d_g_pre; d_w_c = x.T @ d_c_pre */
@@ -842,6 +934,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ugrnn_cuda_sequence_backward)(
     cg_copy(&run, nI, nH, cg_rows(args->d_w_c, nH), cg_in(x_products + nH, 2 * nH));
     /* d_g_pre @ [w_g.T]; d_c_pre @ [w_c.T] */
     cg_gemm_nn(&run, nT * nB, nI, 2 * nH, adjoints, (2 * nH), deferred_6_weights_1, nI, args->d_x, nI, 0);
+    if (ordered) {
+        cg_deliver(&run, nT, nB, nI, given->d_x, d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+    }
     return run.error;
 }
 

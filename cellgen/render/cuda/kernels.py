@@ -19,8 +19,9 @@ from cellgen.schedule import Access, Kind, Load, Loop, Store
 from cellgen.schedule.plan import Buffer, Line, View
 from cellgen.value import Dim, Value
 
-RESERVED = tuple(
-    "rows units row unit first end real store args run status memory needed nT nB nI nH".split()  # noqa: SIM905
+RESERVED = (
+    *("rows", "units", "row", "unit", "first", "end", "real", "store", "args", "run", "status"),
+    *("memory", "needed", "nT", "nB", "nI", "nH", "given", "own", "how", "ordered", "guarded"),
 )
 """Names of the templates' own variables."""
 

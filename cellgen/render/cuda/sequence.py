@@ -5,7 +5,7 @@ What only a GPU needs is decided here: the sums of a group lie side by side, ove
 input reaches them, so that one product serves every step at once; adjoints that the deferred part
 reads lie side by side, so that the products with them are one; the deferred part runs once, over
 the rows of all steps.
-Not supported: what ``kernels`` and ``products`` do not spell; lengths, masks and strides over time.
+Not supported: what ``kernels`` and ``products`` do not spell; strides and windows over time.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from cellgen.render.cuda.kernels import (
     spell_loop,
 )
 from cellgen.render.cuda.memory import Memory
+from cellgen.render.cuda.options import OverTime
 from cellgen.render.cuda.products import (
     Column,
     Neighbours,
@@ -97,6 +98,7 @@ class _Host:
     kernels: list[KernelContext]
     own: dict[Value, Place]
     """What the prologue computes, and the totals that the epilogue reads."""
+    options: OverTime
 
     @staticmethod
     def begin(schedule: SequenceSchedule, signature: Signature) -> _Host:
@@ -108,7 +110,12 @@ class _Host:
             buffer = Buffer(value, Kind.RESULT)
             name = memory.add(f"{value.name}_once", "store", element_count(buffer))
             own[value] = Place(name, row_stride(buffer), "store")
-        return _Host(schedule, signature, memory, Packing(memory.add), [], own)
+        links = programs.links
+        if signature.name != "sequence_forward":
+            read = {*programs.reverse.arguments, *programs.deferred.arguments}
+            links = tuple(link for link in links if link.previous in read)
+        options = OverTime(programs, signature, memory, links)
+        return _Host(schedule, signature, memory, Packing(memory.add), [], own, options)
 
     def once(self, function: Function | None) -> list[str]:
         """Host lines for what runs once a sequence, on weights alone."""
@@ -152,6 +159,7 @@ class _Host:
             lines=spelled,
             tiers=[choice.kernel] if choice.kernel else [],
             choice=choice,
+            over_time=True,
         )
 
 
@@ -168,7 +176,8 @@ def _either(choice: Choice, steps: str, body: Sequence[str]) -> list[str]:
     if tier.kind == "stream":
         units = tier.widest[0]
         launch = f"CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME({tier.name}), nB, {units}, {tier.call});"
-        head = [f"if (args->tier != CELLGEN_TIER_STEPS) {{ /* {_WHOLE[tier.kind]} */"]
+        chosen = "!guarded && args->tier != CELLGEN_TIER_STEPS"
+        head = [f"if ({chosen}) {{ /* {_WHOLE[tier.kind]} */"]
     else:
         widest = "0"
         for units in tier.widest:
@@ -177,7 +186,7 @@ def _either(choice: Choice, steps: str, body: Sequence[str]) -> list[str]:
         chosen = f"nT, nB, {heads}, {widest}, {tier.shared}, sizeof(store), {len(tier.items)}"
         head = [
             "cellgen_blocks blocks;",
-            f"if (cellgen_choose_blocks(&run, args->tier, {chosen}, &blocks)) {{"
+            f"if (!guarded && cellgen_choose_blocks(&run, args->tier, {chosen}, &blocks)) {{"
             f" /* {_WHOLE['head' if tier.heads else 'block']} */",
         ]
         launch = f"CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME({tier.name}), blocks, {tier.call});"
@@ -194,13 +203,15 @@ _WHOLE = {
 def _forward(schedule: SequenceSchedule, signature: Signature) -> FunctionContext:
     host = _Host.begin(schedule, signature)
     states = {link.next: _state_over_time(host, link) for link in schedule.programs.links}
-    first = host.once(schedule.prologue)
+    first = [*host.options.begin(), *host.once(schedule.prologue)]
     part = _Steps(host, "forward", schedule.forward, states, Neighbours())
     ahead, body = part.lines()
     choice = part.choice()
+    settled = [host.options.settle(link, part.made(link)) for link in schedule.programs.links]
+    body += ["if (guarded) {", *_indented(settled), "}"] if settled else []
     loop = _either(choice, "int64_t step = 0; step < nT; ++step", body)
     last = [_last(host, link, states[link.next]) for link in schedule.programs.links]
-    return host.context(first, [*ahead, *loop, *last], choice)
+    return host.context(first, [*ahead, *loop, *last, *host.options.end()], choice)
 
 
 @dataclass(frozen=True)
@@ -230,7 +241,8 @@ def _last(host: _Host, link: StateLink, state: _State) -> str:
     """Copy the state after the last step, or the initial one of an empty sequence."""
     name, width = str(link.next.name), c_axis(_width(link.next))
     made = _saved_or(host, link.next, state, "nT - 1").pointer
-    source = f"nT > 0 ? {made} : args->{link.previous.name}"
+    now = host.options.before[link.previous]
+    source = f"guarded ? {now} : nT > 0 ? {made} : args->{link.previous.name}"
     return (
         f"cg_copy(&run, nB, {width}, cg_rows(args->{name}_last, {width}), "
         f"cg_in({source}, {width}));"
@@ -253,18 +265,23 @@ def _backward(schedule: SequenceSchedule, signature: Signature) -> FunctionConte
         link.next: _State(f"args->{link.next.name}", c_factor(_width(link.next)))
         for link in programs.links
     }
-    first = host.once(schedule.prologue)
+    first = [*host.options.begin(), *host.once(schedule.prologue)]
     kept = _Kept.plan(host)
     reverse = _Steps(host, "reverse", schedule.reverse, states, kept.neighbours(schedule.reverse))
     reverse.kept = kept
     ahead, body = reverse.lines()
     begin = [reverse.carry_line(link, "begin") for link in programs.links]
     choice = reverse.choice()
+    settled = [reverse.settle(link) for link in programs.links]
+    if kept.order:
+        at = f"{kept.memory} + step * nB * {kept.stride}"
+        settled.append(host.options.leave_out(at, kept.stride))
+    body += ["if (guarded) {", *_indented(settled), "}"] if settled else []
     loop = _either(choice, "int64_t step = nT - 1; step >= 0; --step", body)
     end = [reverse.carry_line(link, "end") for link in programs.links]
     deferred = _Deferred(host, schedule.deferred, kept).lines()
     epilogue = host.once(schedule.epilogue)
-    lines = [*begin, *ahead, *loop, *end, *deferred, *epilogue]
+    lines = [*begin, *ahead, *loop, *end, *deferred, *epilogue, *host.options.end()]
     return host.context(first, lines, choice)
 
 
@@ -366,7 +383,7 @@ class _Steps:
             f"{definition.name}_cuda_{self.host.signature.name}_args",
             self.host.signature,
             self.items,
-            self.place,
+            self.place_in_tier,
             [self._carried(link) for link in self.host.schedule.programs.links],
             self.host.memory.arrays,
         )
@@ -380,6 +397,15 @@ class _Steps:
         first = f"cg_load(cg_in({pair} + nT % 2 * nB * {width}, {width}), row, unit)"
         last = f"cg_store(cg_rows({pair}, {width}), row, unit, {link.carry.name})"
         return Carried(link.carry, link.passed, first, last, False)
+
+    def made(self, link: StateLink) -> str:
+        """Where the current step leaves a state."""
+        return self._state_place(link.next, "step").pointer
+
+    def settle(self, link: StateLink) -> str:
+        """Put the gradient for the step before right where this one does not count."""
+        at = f"{self.carries[link.passed]} + {{}} % 2 * nB * {c_factor(_width(link.passed))}"
+        return self.host.options.settle_gradient(link, at.format("step"), at.format("(step + 1)"))
 
     def carry_line(self, link: StateLink, when: str) -> str:
         """Take the gradient of the last state in, or hand that of the initial one out."""
@@ -446,13 +472,15 @@ class _Steps:
             sizes = (rows, c_axis(units), c_axis(inner))
             call = gemm_heads(routine, len(run.slots), heads, sizes, *matrices, run.onto)
         if not hoisted:
+            in_tier = address(operand, self.place_in_tier(operand.buffer))
             self.items.append(
                 StepProduct(
                     comment,
                     len(run.slots),
                     c_axis(units),
                     c_axis(inner),
-                    *matrices[:2],
+                    (in_tier, a.stride),
+                    (weights, stride),
                     turned,
                     matrices[2],
                     run.onto,
@@ -507,14 +535,29 @@ class _Steps:
         if storage is Storage.CARRY_IN or storage is Storage.CARRY_OUT:
             return self._carry(buffer, storage)
         if storage is Storage.PREVIOUS:
-            link = self._link_of(buffer.value)
-            before = self._state_place(link.next, "step - 1")
-            return Place(f"(step ? {before.pointer} : {argument})", stride, "store")
+            return self._previous(buffer)
         if storage is Storage.SCRATCH:
             return self._scratch(buffer)
         if storage is Storage.TIME:
             return self._time(buffer, argument, stride)
         return Place(argument, stride, "store", optional=buffer.kind is Kind.OPTIONAL)
+
+    def place_in_tier(self, buffer: Buffer) -> Place:
+        """The same in a kernel over all steps, which runs where every step counts."""
+        if self.part.storage[buffer] is Storage.PREVIOUS and buffer.value not in self.host.own:
+            return self._previous(buffer, guarded=False)
+        return self.place(buffer)
+
+    def _previous(self, buffer: Buffer, guarded: bool = True) -> Place:
+        """A state before the current step: a copy where steps may not count."""
+        link = self._link_of(buffer.value)
+        before = self._state_place(link.next, "step - 1").pointer
+        pointer, stride = f"step ? {before} : args->{buffer.name}", row_stride(buffer)
+        if guarded:
+            copy = self.host.options.before[buffer.value]
+            step = f" + {STEP} * {stride}" if self.name == "reverse" else ""
+            pointer = f"guarded ? {copy}{step} : {pointer}"
+        return Place(f"({pointer})", stride, "store")
 
     def _sum_place(self, column: Column) -> Place:
         stride, over_time = self.sums[column.memory]
@@ -691,8 +734,10 @@ class _Deferred:
             return self._scratch(buffer)
         if storage is Storage.PREVIOUS:
             link = next(k for k in self.host.schedule.programs.links if k.previous == buffer.value)
-            made = f"args->{link.next.name}"
-            return Place(made, stride, "store", over=Over.PREVIOUS, initial=argument)
+            copy = self.host.options.before[buffer.value]
+            made = f"(guarded ? {copy} + nB * {stride} : args->{link.next.name})"
+            first = f"(guarded ? {copy} : {argument})"
+            return Place(made, stride, "store", over=Over.PREVIOUS, initial=first)
         if buffer.value in self.kept.order:
             return self.kept.place(buffer.value)
         is_row = storage is Storage.CONSTANT and buffer.value.is_batched

@@ -44,6 +44,7 @@ class FunctionContext:
     lines: list[str]
     tiers: list[TierContext]
     choice: Choice | None = None
+    over_time: bool = False
 
 
 def step_function(function: Function, signature: Signature, cell: str) -> FunctionContext:
