@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 """Bumped whenever the meaning of a struct, a function or an error code changes; part of the cache
 key."""
 
@@ -185,7 +185,7 @@ PLAN = (
     "threads",
     "by_units",
     "hoist",
-    "pack_late",
+    "unpacked",
     "window_rows",
     "chunk_rows",
     "weight_bytes",
@@ -204,6 +204,7 @@ OPTIONS = (
     "consume",
     "packed",
     "plan",
+    "flush",
 )
 """Members of ``cellgen_options`` there, in order."""
 
@@ -219,7 +220,7 @@ OVER_TIME_CDEF = "\n".join(
         "typedef struct { const int64_t *lengths; const unsigned char *mask; "
         "const unsigned char *reset; const int64_t *strides; int64_t reverse; int64_t hold; "
         "int64_t last; int64_t window; int64_t consume; const void *packed; "
-        "const cellgen_plan *plan; } cellgen_options;",
+        "const cellgen_plan *plan; int64_t flush; } cellgen_options;",
     )
 )
 """What every kernel with functions over time declares first."""

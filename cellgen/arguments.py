@@ -34,6 +34,7 @@ OPTION_NAMES = (
     "bp_lim",
     "consume",
     "packed",
+    "flush_denormals",
     "save",
     "saved",
     "threads",

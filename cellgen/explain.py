@@ -426,10 +426,10 @@ def _hoist_row(plan: SequencePlan, shape: Shape, forward: Part) -> Row:
 
 def _pack_row(plan: SequencePlan, shape: Shape) -> Row:
     weights = _bytes(plan.weight_bytes)
-    if plan.pack_late:
-        return Row("pack_late = True", f"one step: {weights} are packed block by block, as used")
+    if plan.unpacked:
+        return Row("unpacked = True", f"one step: {weights} are read where they lie, not packed")
     steps = _count(shape.sizes["T"], "step")
-    return Row("pack_late = False", f"{weights} are packed once a call, for {steps}")
+    return Row("unpacked = False", f"{weights} are packed once a call, for {steps}")
 
 
 def _count(number: int, what: str) -> str:

@@ -44,7 +44,7 @@ nT nB nI nH T B
 
 _LOCALS = """
 begin block blocks blocks_of_head by_units chunk_rows context end first fitting head here high hoist
-inside memory next pack_late panel part parts row_begin row_end rows share shares slots steps thread
+inside memory next unpacked panel part parts row_begin row_end rows share shares slots steps thread
 tile top units vectors weights width window_rows window_steps store run status turn int64_t uint32_t
 size_t memcpy memset
 """

@@ -44,14 +44,14 @@ class SequencePlan:
 
     ``by_units``: threads share the units of a step and meet after each stage, else its rows and
     meet never. ``hoist``: products of inputs are formed ahead, for a window of steps.
-    ``pack_late``: weights are packed block by block when they are used, not ahead.
+    ``unpacked``: weights are read where they lie, not packed ahead.
     ``weight_bytes``: packed weights of the time loop. ``by``: the constants that it was chosen by.
     """
 
     threads: int
     by_units: bool
     hoist: bool
-    pack_late: bool
+    unpacked: bool
     window_rows: int
     chunk_rows: int
     weight_bytes: int
@@ -96,7 +96,7 @@ def choose(
         found.threads,
         bool(found.by_units),
         bool(found.hoist),
-        bool(found.pack_late),
+        bool(found.unpacked),
         found.window_rows,
         found.chunk_rows,
         found.weight_bytes,

@@ -32,11 +32,11 @@ def candidates(plan: SequencePlan, steps: int, rows: int) -> tuple[SequencePlan,
     """List the plans that may be faster than the chosen one, that one first."""
     found = [plan]
     if plan.threads > 1:
-        found.append(replace(plan, by_units=not plan.by_units, hoist=False, pack_late=False))
+        found.append(replace(plan, by_units=not plan.by_units, hoist=False, unpacked=False))
     for other in list(found):
         shared = other.threads == 1 or other.by_units
         if shared and steps > 1 and rows < other.window_rows:
-            found.append(replace(other, hoist=not other.hoist, pack_late=False))
+            found.append(replace(other, hoist=not other.hoist, unpacked=False))
     return tuple(dict.fromkeys(found))
 
 

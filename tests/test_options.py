@@ -355,6 +355,23 @@ def test_the_last_state_alone(cell, threads):
             assert getattr(last, name) is None
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_denormal_numbers_are_flushed_on_request_and_in_the_call_alone(threads):
+    kernel = kernel_of(Elman)
+    arguments = {
+        name: np.zeros_like(array, np.float32)
+        for name, array in draw(kernel.sequence_forward.function, 0).items()
+    }
+    tiny = np.float32(1e-39)
+    arguments["b"][...] = tiny
+    assert np.all(kernel.sequence_forward(**arguments, threads=threads).h[0] == tiny)
+    assert not kernel.sequence_forward(**arguments, threads=threads, flush_denormals=True).h.any()
+    assert tiny * np.float32(0.5) > 0
+    normal = draw(kernel.sequence_forward.function, 0)
+    flushed = kernel.sequence_forward(**normal, flush_denormals=True)
+    assert np.array_equal(kernel.sequence_forward(**normal).h, flushed.h)
+
+
 def test_slices_of_larger_arrays_are_read_and_written_in_place():
     """Two directions into the halves of one array, from a slice of a wider input."""
     kernel = kernel_of(GRU)

@@ -62,9 +62,9 @@ def run(dims: dict[str, int], threads: int, **changes: object) -> list[np.ndarra
         {},
         {"by_units": True},
         {"by_units": True, "hoist": True},
-        {"by_units": True, "pack_late": True},
+        {"by_units": True, "unpacked": True},
         {"by_units": True, "hoist": True, "window_rows": 10},
-        {"by_units": False, "hoist": False, "pack_late": False},
+        {"by_units": False, "hoist": False, "unpacked": False},
         {"chunk_rows": 5},
         {"chunk_rows": 20},
         {"chunk_rows": 10**6, "window_rows": 10**6},
@@ -81,8 +81,8 @@ def test_no_plan_changes_a_bit(threads, changes):
 def test_small_shapes_under_every_choice(steps, rows):
     dims = {**DIMS, "T": steps, "B": rows}
     expected = run(dims, 1)
-    for hoist, pack_late in ((False, False), (False, True), (True, False)):
-        found = run(dims, 2, by_units=True, hoist=hoist, pack_late=pack_late)
+    for hoist, unpacked in ((False, False), (False, True), (True, False)):
+        found = run(dims, 2, by_units=True, hoist=hoist, unpacked=unpacked)
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(one, other)
 
@@ -94,7 +94,7 @@ def test_the_plan_follows_the_shape():
     assert plan(**{**DIMS, "B": 1}, threads=2).by_units
     assert not plan(**{**DIMS, "B": 64}, threads=2).by_units
     assert plan(T=9, B=64, I=512, H=512, threads=2).by_units  # weights exceed a core's cache
-    assert plan(**{**DIMS, "T": 1}, threads=1).pack_late
+    assert plan(**{**DIMS, "T": 1}, threads=1).unpacked
     assert plan(**DIMS, threads=1, dtype=np.float64).weight_bytes >= 2 * 4 * 40 * 99
 
 
@@ -117,8 +117,8 @@ def test_a_plan_prints():
     "changes",
     [
         {"hoist": True, "by_units": False},
-        {"pack_late": True, "by_units": False},
-        {"hoist": True, "pack_late": True, "by_units": True},
+        {"unpacked": True, "by_units": False},
+        {"hoist": True, "unpacked": True, "by_units": True},
     ],
     ids=str,
 )

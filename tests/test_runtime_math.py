@@ -415,6 +415,29 @@ def test_float32_loops_are_vector_code_without_calls(tmp_path: Path, mode: str) 
         assert len(vector) >= 7, f"{function} has {len(vector)} vector multiplications"
 
 
+def test_choices_within_choices_are_vector_code(tmp_path: Path) -> None:
+    """TensorFlow's optional clip between two functions: as a branch it took a loop four times as
+    long. A vectorised loop has packed multiplications."""
+    packed = re.compile(r"^\s+(?:v?mulps|vfn?m(?:add|sub)\d*ps|fml[as]|fmul)\b.*", re.MULTILINE)
+    source = """#define CELLGEN_PRECISION 32
+#include "cellgen_real.h"
+void choices(int64_t n, real limit, const real *CELLGEN_RESTRICT x, real *CELLGEN_RESTRICT y,
+             real *CELLGEN_RESTRICT z)
+{
+    CELLGEN_VECTORIZE
+    for (int64_t unit = 0; unit < n; ++unit) {
+        const real raw = cg_quick_sigmoid(x[unit]);
+        const real c = cg_where(cg_gt(limit, 0), cg_clip(raw, -limit, limit), raw);
+        y[unit] = c;
+        z[unit] = cg_quick_tanh(cg_maximum(cg_minimum(c, raw), limit));
+    }
+}
+"""
+    text = compile_c(tmp_path, source, "choices.s", "-S").read_text(errors="replace")
+    vector = [line for line in packed.findall(text) if re.search(r"mm\d|\.4s", line)]
+    assert len(vector) >= 14
+
+
 def test_libm_functions_do_call(tmp_path: Path) -> None:
     """The pattern above finds calls: exact mode is made of them."""
     assert re.search(

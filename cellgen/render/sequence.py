@@ -34,8 +34,7 @@ class PackContext:
     """Weights of one slot into their place in a panel.
 
     Of ``heads`` side by side, those of the next head are ``head_weights`` further on, and so is
-    their panel by ``head_panel``; right before their use, columns from ``late_first`` of
-    ``late_weights`` are packed.
+    their panel by ``head_panel``.
     """
 
     inner: str
@@ -50,15 +49,26 @@ class PackContext:
     heads: str
     head_weights: str
     head_panel: str
-    late_weights: str
-    late_first: str
+
+
+@dataclass(frozen=True)
+class SlotProductContext:
+    """An operand times the weights of one slot, where they lie: those of ``head``, if any."""
+
+    inner: str
+    operand: str
+    stride: str
+    weights: str
+    weights_stride: str
+    transposed: int
+    slot: int
+    accumulate: int
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """One call of a tile kernel: an operand times one packed panel, and what is packed there."""
+    """One call of a tile kernel: an operand times one packed panel."""
 
-    packs: list[PackContext]
     inner: str
     operand: str
     stride: str
@@ -75,7 +85,8 @@ class StageContext:
 
     ``ahead`` declares the operand of a product that can be formed for a window of steps; shares of
     units are multiples of ``grain``, the same in all stages of a part; ``units`` are those of one
-    of the ``heads``, where a group has any.
+    of the ``heads``, where a group has any. Where weights are not packed, ``products`` fill the
+    array ``whole``: each row holds ``all_units`` of every slot.
     """
 
     name: str
@@ -93,6 +104,9 @@ class StageContext:
     call: str
     split: str
     heads: str = ""
+    products: list[SlotProductContext] = field(default_factory=list)
+    whole: str = ""
+    all_units: str = ""
 
 
 @dataclass(frozen=True)
@@ -201,7 +215,7 @@ class SequenceContext:
     series: list[SeriesContext]
     flag_strides: int
     kept: list[KeptContext]
-    totals: list[tuple[str, str]]
+    totals: list[tuple[str, str, bool]]
     prologue: OnceContext | None
     epilogue: OnceContext | None
     reads_previous: bool
@@ -371,12 +385,17 @@ class _Function:
         terms = list(dict.fromkeys(_units_of(shape) for shape in shapes))
         return " + ".join(terms)
 
-    def _totals(self) -> list[tuple[str, str]]:
+    def _totals(self) -> list[tuple[str, str, bool]]:
+        """Where each sum over all steps lies, its length, and whether a product begins it."""
         if not self.is_backward:
             return []
         part = self.schedule.deferred
         return [
-            (self.place_of(b.value).replace("memory->args->", "args->"), _count(b.shape))
+            (
+                self.place_of(b.value).replace("memory->args->", "args->"),
+                _count(b.shape),
+                begins_with_product(part, b),
+            )
             for b, place in part.storage.items()
             if place is Storage.TOTAL
         ]
@@ -479,6 +498,21 @@ class _Function:
         return self.add_memory(
             f"{state.name}_pair", f"2 * nB * {c_mul(_row_length(state))}", "state, two steps"
         )
+
+
+def begins_with_product(part: Part, total: Buffer) -> bool:
+    """Whether only products write a sum over all steps: the first of them writes it whole."""
+    written = {stage: _writes(stage) for stage in part.stages}
+    return all(isinstance(stage, Product) for stage in written if total in written[stage])
+
+
+def _writes(stage: GroupedStage) -> list[Buffer]:
+    if isinstance(stage, Product | Routine):
+        return [stage.target.buffer]
+    if isinstance(stage, Loop):
+        return _stored(stage)
+    stored = [slot.view.buffer for slot in stage.slots if slot.needs_memory]
+    return stored + [buffer for loop in stage.loops for buffer in _stored(loop)]
 
 
 def _reads(part: Part, name: str) -> bool:
@@ -731,6 +765,8 @@ class _PartWriter(LoopWriter):
         rows, columns = stage.weights if stage.heads is not None else c.shape
         stride = columns if stage.heads is not None else c.row_stride
         places = [self.address(a), self.address(b), self.address(c)]
+        begins = not stage.accumulate and begins_with_product(self.part, c.buffer)
+        onto = "step > 0" if begins else "1"
         loop = ""
         if stage.heads is not None:
             loop = f"for (int64_t head = 0; head < {c_axis(stage.heads)}; ++head) "
@@ -740,7 +776,7 @@ class _PartWriter(LoopWriter):
             f"{loop}cg_gemm_tn(units, {c_axis(columns)}, row_end - row_begin, "
             f"{places[0]} + first, {self.stride(a)}, {places[1]}, "
             f"{self.stride(b)}, {places[2]} + first * {c_factor(stride)}, "
-            f"{c_axis(stride)}, 1)"
+            f"{c_axis(stride)}, {onto})"
         )
         return StageContext(
             name=name,
@@ -846,7 +882,46 @@ class _PartWriter(LoopWriter):
             call="",
             split="rows",
             heads=c_factor(group.heads) if group.heads is not None else "",
+            products=self._slot_products(group),
+            whole=self._whole(name, group),
+            all_units=c_factor(group.units),
         )
+
+    def _slot_products(self, group: Group) -> list[SlotProductContext]:
+        """Each operand times each slot's weights; the first one of a slot begins its sum."""
+        begun: set[int] = set()
+        products = []
+        for term in group.terms:
+            inner = c_axis(term.inner)
+            for weight in (weight for run in term.runs for weight in run):
+                products.append(
+                    SlotProductContext(
+                        inner=inner,
+                        operand=self._operand(term),
+                        stride=self.stride(term.operand),
+                        weights=self._weights(weight.view) + _head_offset(group, weight),
+                        weights_stride=c_axis(
+                            weight.head[1] if weight.head else weight.view.row_stride
+                        ),
+                        transposed=int(weight.transposed),
+                        slot=weight.slot,
+                        accumulate=int(weight.slot in begun),
+                    )
+                )
+                begun.add(weight.slot)
+        return products
+
+    def _operand(self, term: Term) -> str:
+        head = f" + head * {c_mul(c_axis(term.inner))}" if term.by_head else ""
+        return self.address(term.operand) + head
+
+    def _whole(self, name: str, group: Group) -> str:
+        """Memory for the products of one step, all slots of a row side by side."""
+        rows = "chunk_rows" if self.name == "deferred" else "nB"
+        count = f"{rows} * {len(group.slots)} * {c_factor(group.units)}"
+        memory = f"{name}_whole"
+        self.function.add_memory(memory, count, "products of one step", when="plan->unpacked")
+        return memory
 
     def _run(self, group: Group, term: Term, weights: Sequence[Weight], panel: str) -> RunContext:
         inner, widest = c_axis(term.inner), _widest(group)
@@ -869,8 +944,6 @@ class _PartWriter(LoopWriter):
                     heads="",
                     head_weights="",
                     head_panel=count,
-                    late_weights=self._weights(weight.view),
-                    late_first="first",
                 ),
             )
             for position, weight in enumerate(weights)
@@ -881,10 +954,8 @@ class _PartWriter(LoopWriter):
         self.function.panels.append(MemoryContext(panel, count, "packed weights"))
         self.panel_sizes.append(count)
         return RunContext(
-            packs=packs,
             inner=inner,
-            operand=self.address(term.operand)
-            + (f" + head * {c_mul(inner)}" if term.by_head else ""),
+            operand=self._operand(term),
             stride=self.stride(term.operand),
             panel=panel,
             slots=len(weights),
@@ -897,7 +968,7 @@ class _PartWriter(LoopWriter):
         """Say where the weights of each head are; ``whole`` where a group has none."""
         if group.heads is None:
             return whole
-        heads, base = c_axis(group.heads), whole.weights
+        heads = c_axis(group.heads)
         if not weight.head:  # columns of all heads side by side
             return replace(whole, heads=heads, head_weights=c_factor(_units_of_head(group)))
         size = " * ".join(c_factor(axis) for axis in weight.head)
@@ -906,8 +977,6 @@ class _PartWriter(LoopWriter):
             stride=c_axis(weight.head[1]),
             heads=heads,
             head_weights=size,
-            late_weights=f"{base} + head * {size}",
-            late_first="inside",
         )
 
     def _can_hoist(self, group: Group) -> bool:
@@ -963,6 +1032,16 @@ def _tile_row_of(group: Group, view: View) -> str | None:
 
 def _tile_row(slot: int) -> str:
     return f"tile + (row - top) * slots * width + {slot} * width"
+
+
+def _head_offset(group: Group, weight: Weight) -> str:
+    """Where the weights of a head begin: whole matrices, or columns of all heads side by side."""
+    if group.heads is None:
+        return ""
+    if not weight.head:
+        step = f" * {c_axis(weight.view.row_stride)}" if weight.transposed else ""
+        return f" + head * {c_factor(_units_of_head(group))}{step}"
+    return f" + head * {' * '.join(c_factor(axis) for axis in weight.head)}"
 
 
 def _units_of_head(group: Group) -> Expr:

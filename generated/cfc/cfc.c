@@ -489,13 +489,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(cfc_sequence_forward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, step_x;
     cg_series series_ts, step_ts;
     cg_series series_h;
@@ -505,9 +506,11 @@ typedef struct {
     real *forward_1_hoisted; /* products of a window of steps */
     real *forward_tanh_tanh_pre; /* of one step */
     real *forward_q; /* of one step */
+    real *forward_1_whole; /* products of one step */
     real *forward_f; /* of one step */
     real *forward_g; /* of one step */
     real *forward_k; /* of one step */
+    real *forward_2_whole; /* products of one step */
     real *now_h_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
     real *stage_ts; /* of one step, zeros */
@@ -541,36 +544,51 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
     const int64_t end = (cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [w_bb[:I, :M]]; h_prev @ [w_bb[I:I + H, :M]] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nM ? end * width : nM) - left;
+        {
+            real *whole = memory->forward_1_whole + row_begin * slots * nM + left;
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_bb + left, nM,
+                       whole + 0 * nM, slots * nM, 0);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->w_bb + nI * nM + left, nM,
+                       whole + 1 * nM, slots * nM, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nM - first < width ? nM - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, memory->args->w_bb, nM, 0, first, units, vectors, 1, 0,
-                          memory->forward_1_panel_1 + panel * (nI) * 1 * width);
-            cg_pack_block(nH, memory->args->w_bb + nI * nM, nM, 0, first, units, vectors, 1, 0,
-                          memory->forward_1_panel_2 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            for (int64_t row = 0; row < rows; ++row)
-                for (int64_t unit = 0; unit < width; ++unit)
-                    tile[(row * slots + 1) * width + unit] = 0;
-            if (memory->hoist)
+            if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
-                           (size_t)(1 * width) * sizeof(real));
-            else
-            cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_1_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                          memory->forward_1_panel_2 + panel * (nH) * 1 * width, tile + 1 * width, slots * width, 1,
-                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_1_whole + ((top + row) * slots + slot) * nM + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t unit = 0; unit < width; ++unit)
+                        tile[(row * slots + 1) * width + unit] = 0;
+                if (memory->hoist)
+                    for (int64_t row = 0; row < rows; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
+                               (size_t)(1 * width) * sizeof(real));
+                else
+                cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_1_panel_1 + block * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                              memory->forward_1_panel_2 + block * (nH) * 1 * width, tile + 1 * width, slots * width, 1,
+                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* tanh_tanh_pre = tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3)
                  * q = 1.7159 * tanh_tanh_pre */
@@ -661,26 +679,42 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
     /* q @ [w_f, w_g, w_k] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_2_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nM, q_rows + row_begin * (nM), nM,
+                       memory->args->w_f + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nM, q_rows + row_begin * (nM), nM,
+                       memory->args->w_g + left, nH,
+                       whole + 1 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nM, q_rows + row_begin * (nM), nM,
+                       memory->args->w_k + left, nH,
+                       whole + 2 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nM, memory->args->w_f, nH, 0, first, units, vectors, 3, 0,
-                          memory->forward_2_panel_1 + panel * (nM) * 3 * width);
-            cg_pack_block(nM, memory->args->w_g, nH, 0, first, units, vectors, 3, 1,
-                          memory->forward_2_panel_1 + panel * (nM) * 3 * width);
-            cg_pack_block(nM, memory->args->w_k, nH, 0, first, units, vectors, 3, 2,
-                          memory->forward_2_panel_1 + panel * (nM) * 3 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 3 * vectors, nM, q_rows + top * (nM), nM,
-                          memory->forward_2_panel_1 + panel * (nM) * 3 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_2_panel_1, panel, next, (top - row_begin) / high, nM, 3 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 3 * vectors, nM, q_rows + top * (nM), nM,
+                              memory->forward_2_panel_1 + block * (nM) * 3 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nM, 3 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* f = b_f + q_w_f
                  * g = tanh(b_g + q_w_g)
@@ -806,19 +840,20 @@ static void CELLGEN_NAME(cfc_sequence_forward_task)(int thread, int threads, voi
     const int64_t nH = memory->nH;
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_bb, nM, 0, nM,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_bb + nI * nM, nM, 0, nM,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nM, memory->args->w_f, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nM, memory->args->w_g, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nM, memory->args->w_k, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_2_panel_1);
     cellgen_team_barrier(memory->team, thread);
@@ -854,6 +889,7 @@ static void CELLGEN_NAME(cfc_sequence_forward_task)(int thread, int threads, voi
                     nH);
         (void)step;
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -885,9 +921,11 @@ static int64_t CELLGEN_NAME(cfc_sequence_forward_place)(
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 1, nM, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_tanh_tanh_pre, real, 1, nB * nM);
     CELLGEN_PLACE(memory->forward_q, real, 1, nB * nM);
+    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 2 * nM);
     CELLGEN_PLACE(memory->forward_f, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_g, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_k, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_2_whole, real, plan->unpacked, nB * 3 * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
     CELLGEN_PLACE(memory->stage_ts, real, tables, nB * 1);
@@ -939,26 +977,26 @@ int CELLGEN_NAME(cfc_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, 
     CELLGEN_NAME(cfc_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(cfc_sequence_forward_place_packed)(&here, nT, nB, nI, nH, nM, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     here.nM = nM;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_bb, nM, 0, nM,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_bb + nI * nM, nM, 0, nM,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nM, memory->args->w_f, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nM, memory->args->w_g, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nM, memory->args->w_k, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_2_panel_1);
     return CELLGEN_OK;
@@ -1009,6 +1047,7 @@ int CELLGEN_NAME(cfc_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(cfc_sequence_forward_place_packed)(&here, nT, nB, nI, nH, nM, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
                                             here.counts, here.fresh, 0);
@@ -1027,7 +1066,7 @@ int CELLGEN_NAME(cfc_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(cfc_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -1044,13 +1083,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(cfc_sequence_backward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, across_x;
     cg_series series_ts, step_ts;
     cg_series series_h;
@@ -1068,8 +1108,11 @@ typedef struct {
     real *d_f_time; /* kept at every step */
     real *d_tanh_pre_time; /* kept at every step */
     real *d_h_prev_w_bb_time; /* kept at every step */
+    real *reverse_2_whole; /* products of one step */
+    real *reverse_3_whole; /* products of one step */
     real *deferred_q; /* of a chunk */
     real *deferred_d_b_bb_terms; /* of a chunk */
+    real *deferred_8_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
@@ -1172,32 +1215,48 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
     const int64_t end = (cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_k_pre @ [w_k.T]; d_g_pre @ [w_g.T]; d_f @ [w_f.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nM ? end * width : nM) - left;
+        {
+            real *whole = memory->reverse_2_whole + row_begin * slots * nM + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_k_pre_rows + row_begin * (nH), nH,
+                       memory->args->w_k + left * nH, nH,
+                       whole + 0 * nM, slots * nM, 0);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_g_pre_rows + row_begin * (nH), nH,
+                       memory->args->w_g + left * nH, nH,
+                       whole + 0 * nM, slots * nM, 1);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_f_rows + row_begin * (nH), nH,
+                       memory->args->w_f + left * nH, nH,
+                       whole + 0 * nM, slots * nM, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nM - first < width ? nM - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->w_k, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->w_g, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_2_panel_2 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->w_f, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_2_panel_3 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_k_pre_rows + top * (nH), nH,
-                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_2_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_g_pre_rows + top * (nH), nH,
-                          memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->reverse_2_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_f_rows + top * (nH), nH,
-                          memory->reverse_2_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->reverse_2_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + slot) * nM + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_k_pre_rows + top * (nH), nH,
+                              memory->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_g_pre_rows + top * (nH), nH,
+                              memory->reverse_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_f_rows + top * (nH), nH,
+                              memory->reverse_2_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->reverse_2_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_tanh_tanh_pre = 1.7159 * d_q
                  * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
@@ -1256,22 +1315,36 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_h_prev_w_bb @ [w_bb[I:I + H, :M].T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, nM, d_h_prev_w_bb_rows + row_begin * (nM), nM,
+                       memory->args->w_bb + nI * nM + left * nM, nM,
+                       whole + 0 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nM, memory->args->w_bb + nI * nM, nM, 1, first, units, vectors, 1, 0,
-                          memory->reverse_3_panel_1 + panel * (nM) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nM, d_h_prev_w_bb_rows + top * (nM), nM,
-                          memory->reverse_3_panel_1 + panel * (nM) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_3_panel_1, panel, next, (top - row_begin) / high, nM, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nM, d_h_prev_w_bb_rows + top * (nM), nM,
+                              memory->reverse_3_panel_1 + block * (nM) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nM, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1407,7 +1480,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_bb[I:I + H, :M] += h_prev.T @ d_h_prev_w_bb */
-    cg_gemm_tn(units, nM, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_w_bb_rows, nM, d_w_bb_rows + nI * nM + first * nM, nM, 1);
+    cg_gemm_tn(units, nM, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_w_bb_rows, nM, d_w_bb_rows + nI * nM + first * nM, nM, step > 0);
 }
 
 static void CELLGEN_NAME(cfc_sequence_backward_deferred_4)(
@@ -1428,7 +1501,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_bb[:I, :M] += x.T @ d_b_bb_terms */
-    cg_gemm_tn(units, nM, row_end - row_begin, x_rows + first, x_stride, d_b_bb_terms_rows, nM, d_w_bb_rows + first * nM, nM, 1);
+    cg_gemm_tn(units, nM, row_end - row_begin, x_rows + first, x_stride, d_b_bb_terms_rows, nM, d_w_bb_rows + first * nM, nM, step > 0);
 }
 
 static void CELLGEN_NAME(cfc_sequence_backward_deferred_5)(
@@ -1448,7 +1521,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_5)(
     const int64_t first = cellgen_share(nM, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_k += q.T @ d_k_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, q_rows + first, nM, d_k_pre_rows, nH, d_w_k_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, q_rows + first, nM, d_k_pre_rows, nH, d_w_k_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(cfc_sequence_backward_deferred_6)(
@@ -1468,7 +1541,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_6)(
     const int64_t first = cellgen_share(nM, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_g += q.T @ d_g_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, q_rows + first, nM, d_g_pre_rows, nH, d_w_g_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, q_rows + first, nM, d_g_pre_rows, nH, d_w_g_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(cfc_sequence_backward_deferred_7)(
@@ -1488,7 +1561,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_7)(
     const int64_t first = cellgen_share(nM, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += q.T @ d_f */
-    cg_gemm_tn(units, nH, row_end - row_begin, q_rows + first, nM, d_f_rows, nH, d_w_f_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, q_rows + first, nM, d_f_rows, nH, d_w_f_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
@@ -1510,22 +1583,36 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_b_bb_terms @ [w_bb[:I, :M].T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        {
+            real *whole = memory->deferred_8_whole + row_begin * slots * nI + left;
+            cg_gemm_nt(row_end - row_begin, units, nM, d_b_bb_terms_rows + row_begin * (nM), nM,
+                       memory->args->w_bb + left * nM, nM,
+                       whole + 0 * nI, slots * nI, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nM, memory->args->w_bb, nM, 1, first, units, vectors, 1, 0,
-                          memory->deferred_8_panel_1 + panel * (nM) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nM, d_b_bb_terms_rows + top * (nM), nM,
-                          memory->deferred_8_panel_1 + panel * (nM) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->deferred_8_panel_1, panel, next, (top - row_begin) / high, nM, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->deferred_8_whole + ((top + row) * slots + slot) * nI + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nM, d_b_bb_terms_rows + top * (nM), nM,
+                              memory->deferred_8_panel_1 + block * (nM) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->deferred_8_panel_1, block, next, (top - row_begin) / high, nM, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1635,34 +1722,35 @@ static void CELLGEN_NAME(cfc_sequence_backward_task)(int thread, int threads, vo
     const int64_t nH = memory->nH;
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_k, nH, 1, nM,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_g, nH, 1, nM,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_f, nH, 1, nM,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nM, memory->args->w_bb + nI * nM, nM, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nM, memory->args->w_bb, nM, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
-    if (0 % threads == thread)
+    if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < (nI + nH) * nM; ++unit) args->d_w_bb[unit] = 0;
     if (1 % threads == thread)
         for (int64_t unit = 0; unit < nM; ++unit) args->d_b_bb[unit] = 0;
-    if (2 % threads == thread)
+    if (nT == 0 && 2 % threads == thread)
         for (int64_t unit = 0; unit < nM * nH; ++unit) args->d_w_f[unit] = 0;
     if (3 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_f[unit] = 0;
-    if (4 % threads == thread)
+    if (nT == 0 && 4 % threads == thread)
         for (int64_t unit = 0; unit < nM * nH; ++unit) args->d_w_g[unit] = 0;
     if (5 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_g[unit] = 0;
-    if (6 % threads == thread)
+    if (nT == 0 && 6 % threads == thread)
         for (int64_t unit = 0; unit < nM * nH; ++unit) args->d_w_k[unit] = 0;
     if (7 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_k[unit] = 0;
@@ -1719,7 +1807,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_task)(int thread, int threads, vo
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(cfc_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->pack_late)
+        if (memory->unpacked)
             CELLGEN_NAME(cfc_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(cfc_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
@@ -1730,6 +1818,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_task)(int thread, int threads, vo
             CELLGEN_NAME(cfc_sequence_backward_deliver)(memory, step, begin, end);
         }
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -1766,8 +1855,11 @@ static int64_t CELLGEN_NAME(cfc_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_f_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_tanh_pre_time, real, 1, nT * nB * nM);
     CELLGEN_PLACE(memory->d_h_prev_w_bb_time, real, 1, nT * nB * nM);
+    CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nM);
+    CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_q, real, 1, chunk_rows * nM);
     CELLGEN_PLACE(memory->deferred_d_b_bb_terms, real, 1, chunk_rows * nM);
+    CELLGEN_PLACE(memory->deferred_8_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
@@ -1818,26 +1910,26 @@ int CELLGEN_NAME(cfc_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
     CELLGEN_NAME(cfc_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(cfc_sequence_backward_place_packed)(&here, nT, nB, nI, nH, nM, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     here.nM = nM;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_k, nH, 1, nM,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_g, nH, 1, nM,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_f, nH, 1, nM,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nM, memory->args->w_bb + nI * nM, nM, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nM, memory->args->w_bb, nM, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
     return CELLGEN_OK;
@@ -1898,6 +1990,7 @@ int CELLGEN_NAME(cfc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(cfc_sequence_backward_place_packed)(&here, nT, nB, nI, nH, nM, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 12 : 0, nT, nB,
                                             here.counts, here.fresh, here.before);
@@ -1925,7 +2018,7 @@ int CELLGEN_NAME(cfc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     if (options && options->consume) here.d_k_pre_time = (real *)(uintptr_t)args->k;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(cfc_sequence_backward_task), &here);
     return CELLGEN_OK;

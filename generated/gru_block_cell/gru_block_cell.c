@@ -365,13 +365,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(gru_block_cell_sequence_forward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, step_x;
     cg_series series_r;
     cg_series series_u;
@@ -383,7 +384,9 @@ typedef struct {
     real *forward_2_panel_2; /* packed weights */
     real *forward_1_hoisted; /* products of a window of steps */
     real *forward_h_prev_r; /* of one step */
+    real *forward_1_whole; /* products of one step */
     real *forward_2_hoisted; /* products of a window of steps */
+    real *forward_2_whole; /* products of one step */
     real *now_h_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
     real *only_r; /* of the last step */
@@ -421,37 +424,54 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
     /* x @ [w_ru[:I, :H], w_ru[:I, H:2*H]]; h_prev @ [w_ru[I:I + H, :H], w_ru[I:I + H, H:2*H]] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_ru + left, 2 * nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_ru + nH + left, 2 * nH,
+                       whole + 1 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->w_ru + nI * (2 * nH) + left, 2 * nH,
+                       whole + 0 * nH, slots * nH, 1);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->w_ru + nI * (2 * nH) + nH + left, 2 * nH,
+                       whole + 1 * nH, slots * nH, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, memory->args->w_ru, 2 * nH, 0, first, units, vectors, 2, 0,
-                          memory->forward_1_panel_1 + panel * (nI) * 2 * width);
-            cg_pack_block(nI, memory->args->w_ru + nH, 2 * nH, 0, first, units, vectors, 2, 1,
-                          memory->forward_1_panel_1 + panel * (nI) * 2 * width);
-            cg_pack_block(nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 0, first, units, vectors, 2, 0,
-                          memory->forward_1_panel_2 + panel * (nH) * 2 * width);
-            cg_pack_block(nH, memory->args->w_ru + nI * (2 * nH) + nH, 2 * nH, 0, first, units, vectors, 2, 1,
-                          memory->forward_1_panel_2 + panel * (nH) * 2 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->hoist)
+            if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 2) * width,
-                           (size_t)(2 * width) * sizeof(real));
-            else
-            cg_tile_ahead(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 2 * vectors));
-            cg_tile_ahead(rows, 2 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                          memory->forward_1_panel_2 + panel * (nH) * 2 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nH, 2 * vectors));
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                if (memory->hoist)
+                    for (int64_t row = 0; row < rows; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 2) * width,
+                               (size_t)(2 * width) * sizeof(real));
+                else
+                cg_tile_ahead(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_1_panel_1 + block * (nI) * 2 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 2 * vectors));
+                cg_tile_ahead(rows, 2 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                              memory->forward_1_panel_2 + block * (nH) * 2 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 2 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* r = sigmoid(b_ru_0 + x_w_ru_h_prev_0)
                  * u = sigmoid(b_ru_1 + x_w_ru_h_prev_1)
@@ -555,33 +575,48 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [w_c[:I, :H]]; h_prev_r @ [w_c[I:I + H, :H]] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_2_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_c + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_r_rows + row_begin * (nH), nH,
+                       memory->args->w_c + nI * nH + left, nH,
+                       whole + 0 * nH, slots * nH, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, memory->args->w_c, nH, 0, first, units, vectors, 1, 0,
-                          memory->forward_2_panel_1 + panel * (nI) * 1 * width);
-            cg_pack_block(nH, memory->args->w_c + nI * nH, nH, 0, first, units, vectors, 1, 0,
-                          memory->forward_2_panel_2 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->hoist)
+            if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
-                           (size_t)(1 * width) * sizeof(real));
-            else
-            cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_2_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_2_panel_1, panel, next, (top - row_begin) / high, nI, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, h_prev_r_rows + top * (nH), nH,
-                          memory->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->forward_2_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                if (memory->hoist)
+                    for (int64_t row = 0; row < rows; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
+                               (size_t)(1 * width) * sizeof(real));
+                else
+                cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_2_panel_1 + block * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, h_prev_r_rows + top * (nH), nH,
+                              memory->forward_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* c_bar = b_c + x_w_c_h_prev_r
                  * c = tanh(c_bar)
@@ -705,22 +740,23 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_task)(int thread, int t
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_ru, 2 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w_ru + nH, 2 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_ru + nI * (2 * nH) + nH, 2 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nI, memory->args->w_c, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->w_c + nI * nH, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
     cellgen_team_barrier(memory->team, thread);
@@ -758,6 +794,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_task)(int thread, int t
                     nH);
         (void)step;
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -789,7 +826,9 @@ static int64_t CELLGEN_NAME(gru_block_cell_sequence_forward_place)(
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 2, nH, CELLGEN_SLOT_VECTORS(2)));
     CELLGEN_PLACE(memory->forward_h_prev_r, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 2 * nH);
     CELLGEN_PLACE(memory->forward_2_hoisted, real, 1, window_rows * cg_panels_size(1, 1, nH, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->forward_2_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
     CELLGEN_PLACE(memory->only_r, real, last, nB * nH);
@@ -839,28 +878,28 @@ int CELLGEN_NAME(gru_block_cell_sequence_forward_pack)(int64_t nT, int64_t nB, i
     CELLGEN_NAME(gru_block_cell_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(gru_block_cell_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_ru, 2 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w_ru + nH, 2 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_ru + nI * (2 * nH) + nH, 2 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nI, memory->args->w_c, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->w_c + nI * nH, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
     return CELLGEN_OK;
@@ -908,6 +947,7 @@ int CELLGEN_NAME(gru_block_cell_sequence_forward)(int64_t nT, int64_t nB, int64_
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(gru_block_cell_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 10 : 0, nT, nB,
                                             here.counts, here.fresh, 0);
@@ -932,7 +972,7 @@ int CELLGEN_NAME(gru_block_cell_sequence_forward)(int64_t nT, int64_t nB, int64_
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(gru_block_cell_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -948,13 +988,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(gru_block_cell_sequence_backward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, across_x;
     cg_series series_r, across_r;
     cg_series series_u;
@@ -973,7 +1014,10 @@ typedef struct {
     real *d_c_bar_time; /* kept at every step */
     real *d_r_bar_u_bar_time; /* kept at every step */
     real *reverse_d_h_prev_r; /* of one step */
+    real *reverse_2_whole; /* products of one step */
+    real *reverse_3_whole; /* products of one step */
     real *deferred_h_prev_r; /* of a chunk */
+    real *deferred_7_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
@@ -1077,22 +1121,36 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_c_bar @ [w_c[I:I + H, :H].T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_c_bar_rows + row_begin * (nH), nH,
+                       memory->args->w_c + nI * nH + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->w_c + nI * nH, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_c_bar_rows + top * (nH), nH,
-                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_2_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_c_bar_rows + top * (nH), nH,
+                              memory->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev_r = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1177,22 +1235,36 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_r_bar_u_bar @ [w_ru[I:I + H, :2*H].T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, 2 * nH, d_r_bar_u_bar_rows + row_begin * ((2 * nH)), (2 * nH),
+                       memory->args->w_ru + nI * (2 * nH) + left * 2 * nH, 2 * nH,
+                       whole + 0 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(2 * nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_3_panel_1 + panel * (2 * nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, 2 * nH, d_r_bar_u_bar_rows + top * ((2 * nH)), (2 * nH),
-                          memory->reverse_3_panel_1 + panel * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_3_panel_1, panel, next, (top - row_begin) / high, 2 * nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, 2 * nH, d_r_bar_u_bar_rows + top * ((2 * nH)), (2 * nH),
+                              memory->reverse_3_panel_1 + block * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, 2 * nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = d_h_in * u + d_h_prev_r * r + d_h_prev_1 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1316,7 +1388,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_c[I:I + H, :H] += h_prev_r.T @ d_c_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_r_rows + first, nH, d_c_bar_rows, nH, d_w_c_rows + nI * nH + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_r_rows + first, nH, d_c_bar_rows, nH, d_w_c_rows + nI * nH + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(
@@ -1336,7 +1408,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_c[:I, :H] += x.T @ d_c_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_c_bar_rows, nH, d_w_c_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_c_bar_rows, nH, d_w_c_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(
@@ -1357,7 +1429,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_ru[I:I + H, :2*H] += h_prev.T @ d_r_bar_u_bar */
-    cg_gemm_tn(units, 2 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_r_bar_u_bar_rows, (2 * nH), d_w_ru_rows + nI * (2 * nH) + first * (2 * nH), 2 * nH, 1);
+    cg_gemm_tn(units, 2 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_r_bar_u_bar_rows, (2 * nH), d_w_ru_rows + nI * (2 * nH) + first * (2 * nH), 2 * nH, step > 0);
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(
@@ -1377,7 +1449,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_ru[:I, :2*H] += x.T @ d_r_bar_u_bar */
-    cg_gemm_tn(units, 2 * nH, row_end - row_begin, x_rows + first, x_stride, d_r_bar_u_bar_rows, (2 * nH), d_w_ru_rows + first * (2 * nH), 2 * nH, 1);
+    cg_gemm_tn(units, 2 * nH, row_end - row_begin, x_rows + first, x_stride, d_r_bar_u_bar_rows, (2 * nH), d_w_ru_rows + first * (2 * nH), 2 * nH, step > 0);
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
@@ -1399,27 +1471,42 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_c_bar @ [w_c[:I, :H].T]; d_r_bar_u_bar @ [w_ru[:I, :2*H].T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        {
+            real *whole = memory->deferred_7_whole + row_begin * slots * nI + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_c_bar_rows + row_begin * (nH), nH,
+                       memory->args->w_c + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 0);
+            cg_gemm_nt(row_end - row_begin, units, 2 * nH, d_r_bar_u_bar_rows + row_begin * ((2 * nH)), (2 * nH),
+                       memory->args->w_ru + left * 2 * nH, 2 * nH,
+                       whole + 0 * nI, slots * nI, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->w_c, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_7_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(2 * nH, memory->args->w_ru, 2 * nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_7_panel_2 + panel * (2 * nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_c_bar_rows + top * (nH), nH,
-                          memory->deferred_7_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->deferred_7_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, 2 * nH, d_r_bar_u_bar_rows + top * ((2 * nH)), (2 * nH),
-                          memory->deferred_7_panel_2 + panel * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_7_panel_2, panel, next, (top - row_begin) / high, 2 * nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->deferred_7_whole + ((top + row) * slots + slot) * nI + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_c_bar_rows + top * (nH), nH,
+                              memory->deferred_7_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->deferred_7_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, 2 * nH, d_r_bar_u_bar_rows + top * ((2 * nH)), (2 * nH),
+                              memory->deferred_7_panel_2 + block * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_7_panel_2, block, next, (top - row_begin) / high, 2 * nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1519,21 +1606,22 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_task)(int thread, int 
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_c + nI * nH, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(2 * nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_c, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(2 * nH, memory->args->w_ru, 2 * nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_2);
-    if (0 % threads == thread)
+    if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < (nI + nH) * (2 * nH); ++unit) args->d_w_ru[unit] = 0;
-    if (1 % threads == thread)
+    if (nT == 0 && 1 % threads == thread)
         for (int64_t unit = 0; unit < (nI + nH) * nH; ++unit) args->d_w_c[unit] = 0;
     if (2 % threads == thread)
         for (int64_t unit = 0; unit < (2 * nH); ++unit) args->d_b_ru[unit] = 0;
@@ -1590,7 +1678,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_task)(int thread, int 
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->pack_late)
+        if (memory->unpacked)
             CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
@@ -1601,6 +1689,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_task)(int thread, int 
             CELLGEN_NAME(gru_block_cell_sequence_backward_deliver)(memory, step, begin, end);
         }
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -1634,7 +1723,10 @@ static int64_t CELLGEN_NAME(gru_block_cell_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_c_bar_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_r_bar_u_bar_time, real, 1, nT * nB * (2 * nH));
     CELLGEN_PLACE(memory->reverse_d_h_prev_r, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
+    CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_h_prev_r, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->deferred_7_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
@@ -1683,22 +1775,22 @@ int CELLGEN_NAME(gru_block_cell_sequence_backward_pack)(int64_t nT, int64_t nB, 
     CELLGEN_NAME(gru_block_cell_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(gru_block_cell_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_c + nI * nH, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(2 * nH, memory->args->w_ru + nI * (2 * nH), 2 * nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_c, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(2 * nH, memory->args->w_ru, 2 * nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_2);
     return CELLGEN_OK;
@@ -1749,6 +1841,7 @@ int CELLGEN_NAME(gru_block_cell_sequence_backward)(int64_t nT, int64_t nB, int64
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(gru_block_cell_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 20 : 0, nT, nB,
                                             here.counts, here.fresh, here.before);
@@ -1781,7 +1874,7 @@ int CELLGEN_NAME(gru_block_cell_sequence_backward)(int64_t nT, int64_t nB, int64
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(gru_block_cell_sequence_backward_task), &here);
     return CELLGEN_OK;

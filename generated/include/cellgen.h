@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* Raised by one whenever an argument struct, a code below or a symbol's meaning changes. */
-#define CELLGEN_ABI_VERSION 3
+#define CELLGEN_ABI_VERSION 4
 
 #if defined(__cplusplus)
 #define CELLGEN_BEGIN_DECLS extern "C" {
@@ -59,7 +59,7 @@ typedef struct {
     int64_t threads;      /* that it was chosen for */
     int64_t by_units;     /* 1: threads share the units of a step and meet after each stage; 0: its rows */
     int64_t hoist;        /* 1: products of inputs are formed ahead, for a window of steps */
-    int64_t pack_late;    /* 1: weights are packed block by block when they are used, not ahead */
+    int64_t unpacked;     /* 1: weights are read where they lie, not packed ahead */
     int64_t window_rows;  /* rows of a window, a multiple of B */
     int64_t chunk_rows;   /* rows of a chunk, a multiple of B */
     int64_t weight_bytes; /* packed weights of the time loop; for information */
@@ -85,6 +85,7 @@ typedef struct {
     int64_t consume;  /* backward, 1: saved arrays may be overwritten, which saves workspace */
     const void *packed; /* what ..._pack has made of the weights; NULL: every call packs them */
     const cellgen_plan *plan; /* how to run; NULL: as <cell>_<function>_plan says */
+    int64_t flush; /* 1: denormal numbers count as zeros during the call; they may take ten times as long */
 } cellgen_options;
 
 #endif /* CELLGEN_H */

@@ -93,11 +93,13 @@ CELLGEN_MATH float cellgen_madd_f32(float a, float b, float c)
     }                                                                                              \
     CELLGEN_MATH REAL cellgen_maximum_##S(REAL a, REAL b)                                          \
     {                                                                                              \
-        return a >= b ? a : (a != a ? a : b);                                                      \
+        const REAL most = a < b ? b : a; /* a nested choice would keep GCC from vectors */         \
+        return b != b ? b : most;                                                                  \
     }                                                                                              \
     CELLGEN_MATH REAL cellgen_minimum_##S(REAL a, REAL b)                                          \
     {                                                                                              \
-        return a <= b ? a : (a != a ? a : b);                                                      \
+        const REAL least = a > b ? b : a;                                                          \
+        return b != b ? b : least;                                                                 \
     }                                                                                              \
     CELLGEN_MATH REAL cellgen_clip_##S(REAL x, REAL lo, REAL hi)                                   \
     {                                                                                              \

@@ -9,7 +9,6 @@
 #undef cg_tile_ahead
 #undef cg_ahead
 #undef cg_pack_slot
-#undef cg_pack_block
 #undef cg_panels_size
 #undef cg_series
 #undef cg_series_of
@@ -24,7 +23,6 @@
 #define cg_tile_ahead CELLGEN_NAME(cellgen_tile_ahead)
 #define cg_ahead CELLGEN_NAME(cellgen_ahead)
 #define cg_pack_slot CELLGEN_NAME(cellgen_pack_slot)
-#define cg_pack_block CELLGEN_NAME(cellgen_pack_block)
 #define cg_panels_size CELLGEN_NAME(cellgen_panels_size)
 #define cg_series CELLGEN_NAME(cellgen_series)
 #define cg_series_of CELLGEN_NAME(cellgen_series_of)
@@ -58,6 +56,35 @@
 /* Units of which threads take whole multiples: the widest block of units of a step's tiles, whose
  * widest panel has that many slots (0: no tile), and no less than a cache line of floats. */
 #define CELLGEN_GRAIN(slots) ((slots) == 0 ? 16 : CELLGEN_SLOT_VECTORS(slots) * CELLGEN_REAL_LANES)
+
+/* Let denormal numbers count as zeros in this thread, if asked to; gives what restores its modes. */
+CELLGEN_INLINE unsigned cellgen_flush_denormals(int flush)
+{
+    unsigned modes = 0;
+    if (flush) {
+#if defined(__SSE__)
+        modes = __builtin_ia32_stmxcsr();
+        __builtin_ia32_ldmxcsr(modes | 0x8040u); /* results and operands */
+#elif defined(__aarch64__)
+        uint64_t control;
+        __asm__ volatile("mrs %0, fpcr" : "=r"(control));
+        modes = (unsigned)control;
+        __asm__ volatile("msr fpcr, %0" : : "r"(control | (UINT64_C(1) << 24)));
+#endif
+    }
+    return modes;
+}
+CELLGEN_INLINE void cellgen_restore_denormals(int flush, unsigned modes)
+{
+    (void)modes;
+    if (flush) {
+#if defined(__SSE__)
+        __builtin_ia32_ldmxcsr(modes);
+#elif defined(__aarch64__)
+        __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)modes));
+#endif
+    }
+}
 
 /* Where share `part` of `parts` begins in `count` units. */
 CELLGEN_INLINE int64_t cellgen_share(int64_t count, int64_t part, int64_t parts, int64_t grain)
@@ -123,7 +150,7 @@ CELLGEN_INLINE cellgen_plan cellgen_choose_plan(int64_t steps, int64_t rows, int
     plan.threads = threads;
     plan.by_units = by_units;
     plan.hoist = shared && steps > 1 && rows <= by.hoist_rows;
-    plan.pack_late = shared && steps == 1;
+    plan.unpacked = shared && steps == 1;
     plan.window_rows = cellgen_chunk_rows(steps, rows, by.window_rows);
     plan.chunk_rows = cellgen_chunk_rows(steps, rows, by.chunk_rows);
     plan.weight_bytes = weight_bytes;
@@ -135,8 +162,8 @@ CELLGEN_INLINE cellgen_plan cellgen_choose_plan(int64_t steps, int64_t rows, int
 CELLGEN_INLINE int cellgen_plan_fits(const cellgen_plan *plan, int64_t threads, int can_split)
 {
     const int shared = threads == 1 || plan->by_units;
-    return (can_split || !plan->by_units) && (shared || (!plan->hoist && !plan->pack_late)) &&
-           !(plan->hoist && plan->pack_late);
+    return (can_split || !plan->by_units) && (shared || (!plan->hoist && !plan->unpacked)) &&
+           !(plan->hoist && plan->unpacked);
 }
 
 /* --- which steps count: steps are numbered in the order in which they are computed --- */
@@ -214,30 +241,22 @@ CELLGEN_INLINE const real *cg_ahead(const real *panels, int64_t panel, int64_t n
     return fits ? panels + next * size + tile * K * line : panels + panel * size;
 }
 
-/* Pack one block of one slot's weights, (K, units) or transposed (units, K), from unit `first` on,
- * into a panel whose rows hold `slots` slots: [k][slot][unit]. Units beyond the last are zeros. */
-CELLGEN_STATIC void cg_pack_block(int64_t K, const real *w, int64_t ldw, int transposed,
-                                  int64_t first, int64_t units, int64_t vectors, int64_t slots,
-                                  int64_t slot, real *panel)
-{
-    const int64_t width = vectors * CELLGEN_REAL_LANES;
-    if (transposed)
-        CELLGEN_NAME(cellgen_pack_transposed)
-        (K, vectors, units, w + first * ldw, ldw, panel + slot * width, slots * width);
-    else
-        CELLGEN_NAME(cellgen_pack_rows)
-        (K, vectors, units, w + first, ldw, panel + slot * width, slots * width);
-}
-
-/* Pack all blocks of one slot's weights: [block][k][slot][unit]. */
+/* Pack all blocks of one slot's weights, (K, units) or transposed (units, K), into panels whose rows
+ * hold `slots` slots: [block][k][slot][unit]. Units beyond the last are zeros. */
 CELLGEN_STATIC void cg_pack_slot(int64_t K, const real *w, int64_t ldw, int transposed,
                                  int64_t units, int64_t vectors, int64_t slots, int64_t slot,
                                  real *panels)
 {
     const int64_t width = vectors * CELLGEN_REAL_LANES;
-    for (int64_t first = 0; first < units; first += width, panels += K * slots * width)
-        cg_pack_block(K, w, ldw, transposed, first, units - first < width ? units - first : width,
-                      vectors, slots, slot, panels);
+    for (int64_t first = 0; first < units; first += width, panels += K * slots * width) {
+        const int64_t count = units - first < width ? units - first : width;
+        if (transposed)
+            CELLGEN_NAME(cellgen_pack_transposed)
+            (K, vectors, count, w + first * ldw, ldw, panels + slot * width, slots * width);
+        else
+            CELLGEN_NAME(cellgen_pack_rows)
+            (K, vectors, count, w + first, ldw, panels + slot * width, slots * width);
+    }
 }
 
 /* --- arrays over time: (step, row, units), units side by side, steps and rows at any distance --- */

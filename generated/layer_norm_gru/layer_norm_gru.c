@@ -1236,13 +1236,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(layer_norm_gru_sequence_forward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, step_x;
     cg_series series_h;
     real *forward_1_panel_1; /* packed weights */
@@ -1251,8 +1252,10 @@ typedef struct {
     real *forward_2_panel_2; /* packed weights */
     real *forward_hu; /* of one step */
     real *forward_xw; /* of one step */
+    real *forward_1_whole; /* products of one step */
     real *forward_hu_n; /* of one step */
     real *forward_xw_n; /* of one step */
+    real *forward_2_whole; /* products of one step */
     real *forward_sum_hu; /* of one step */
     real *forward_sum_xw; /* of one step */
     real *forward_sum_xw_n; /* of one step */
@@ -1295,30 +1298,45 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(
     const int64_t end = (cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_prev @ [u]; x @ [w] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < 2 * nH ? end * width : 2 * nH) - left;
+        {
+            real *whole = memory->forward_1_whole + row_begin * slots * (2 * nH) + left;
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->u + left, 2 * nH,
+                       whole + 0 * (2 * nH), slots * (2 * nH), 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w + left, 2 * nH,
+                       whole + 1 * (2 * nH), slots * (2 * nH), 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = 2 * nH - first < width ? 2 * nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->u, 2 * nH, 0, first, units, vectors, 1, 0,
-                          memory->forward_1_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nI, memory->args->w, 2 * nH, 0, first, units, vectors, 1, 0,
-                          memory->forward_1_panel_2 + panel * (nI) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            for (int64_t row = 0; row < rows; ++row)
-                for (int64_t unit = 0; unit < width; ++unit)
-                    tile[(row * slots + 1) * width + unit] = 0;
-            cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                          memory->forward_1_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_1_panel_2 + panel * (nI) * 1 * width, tile + 1 * width, slots * width, 1,
-                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nI, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_1_whole + ((top + row) * slots + slot) * (2 * nH) + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t unit = 0; unit < width; ++unit)
+                        tile[(row * slots + 1) * width + unit] = 0;
+                cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                              memory->forward_1_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_1_panel_2 + block * (nI) * 1 * width, tile + 1 * width, slots * width, 1,
+                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nI, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* hu = slot 0
                  * xw = slot 1 */
@@ -1372,30 +1390,45 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_prev @ [u_n]; x @ [w_n] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_2_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->u_n + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_n + left, nH,
+                       whole + 1 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->u_n, nH, 0, first, units, vectors, 1, 0,
-                          memory->forward_2_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nI, memory->args->w_n, nH, 0, first, units, vectors, 1, 0,
-                          memory->forward_2_panel_2 + panel * (nI) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            for (int64_t row = 0; row < rows; ++row)
-                for (int64_t unit = 0; unit < width; ++unit)
-                    tile[(row * slots + 1) * width + unit] = 0;
-            cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                          memory->forward_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_2_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_2_panel_2 + panel * (nI) * 1 * width, tile + 1 * width, slots * width, 1,
-                          cg_ahead(memory->forward_2_panel_2, panel, next, (top - row_begin) / high, nI, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t unit = 0; unit < width; ++unit)
+                        tile[(row * slots + 1) * width + unit] = 0;
+                cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                              memory->forward_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_2_panel_2 + block * (nI) * 1 * width, tile + 1 * width, slots * width, 1,
+                              cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nI, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* hu_n = slot 0
                  * xw_n = slot 1 */
@@ -1769,16 +1802,17 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_task)(int thread, int t
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->u, 2 * nH, 0, 2 * nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w, 2 * nH, 0, 2 * nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->u_n, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nI, memory->args->w_n, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
     cellgen_team_barrier(memory->team, thread);
@@ -1824,6 +1858,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_task)(int thread, int t
                     nH);
         (void)step;
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -1855,8 +1890,10 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_forward_place)(
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_hu, real, 1, nB * (2 * nH));
     CELLGEN_PLACE(memory->forward_xw, real, 1, nB * (2 * nH));
+    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 2 * (2 * nH));
     CELLGEN_PLACE(memory->forward_hu_n, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_xw_n, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_2_whole, real, plan->unpacked, nB * 2 * nH);
     CELLGEN_PLACE(memory->forward_sum_hu, real, 1, nB * 1);
     CELLGEN_PLACE(memory->forward_sum_xw, real, 1, nB * 1);
     CELLGEN_PLACE(memory->forward_sum_xw_n, real, 1, nB * 1);
@@ -1923,22 +1960,22 @@ int CELLGEN_NAME(layer_norm_gru_sequence_forward_pack)(int64_t nT, int64_t nB, i
     CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(layer_norm_gru_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->u, 2 * nH, 0, 2 * nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w, 2 * nH, 0, 2 * nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->u_n, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nI, memory->args->w_n, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
     return CELLGEN_OK;
@@ -1991,6 +2028,7 @@ int CELLGEN_NAME(layer_norm_gru_sequence_forward)(int64_t nT, int64_t nB, int64_
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(layer_norm_gru_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 4 : 0, nT, nB,
                                             here.counts, here.fresh, 0);
@@ -2006,7 +2044,7 @@ int CELLGEN_NAME(layer_norm_gru_sequence_forward)(int64_t nT, int64_t nB, int64_
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(layer_norm_gru_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -2022,13 +2060,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, across_x;
     cg_series series_h;
     cg_series series_d_h;
@@ -2054,6 +2093,7 @@ typedef struct {
     real *reverse_d_sum_hu; /* of one step */
     real *d_hu_n_time; /* kept at every step */
     real *d_hu_time; /* kept at every step */
+    real *reverse_8_whole; /* products of one step */
     real *deferred_gates; /* of a chunk */
     real *deferred_d_sum_xw_terms; /* of a chunk */
     real *deferred_d_sqrt_sqrt_pre_2; /* of a chunk */
@@ -2067,6 +2107,7 @@ typedef struct {
     real *deferred_d_sum_xw; /* of a chunk */
     real *deferred_d_xw_n; /* of a chunk */
     real *deferred_d_xw; /* of a chunk */
+    real *deferred_12_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
@@ -2490,27 +2531,42 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_8)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_hu_n @ [u_n.T]; d_hu @ [u.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_8_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_hu_n_rows + row_begin * (nH), nH,
+                       memory->args->u_n + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nt(row_end - row_begin, units, 2 * nH, d_hu_rows + row_begin * ((2 * nH)), (2 * nH),
+                       memory->args->u + left * 2 * nH, 2 * nH,
+                       whole + 0 * nH, slots * nH, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->u_n, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_8_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(2 * nH, memory->args->u, 2 * nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_8_panel_2 + panel * (2 * nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_hu_n_rows + top * (nH), nH,
-                          memory->reverse_8_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_8_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, 2 * nH, d_hu_rows + top * ((2 * nH)), (2 * nH),
-                          memory->reverse_8_panel_2 + panel * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->reverse_8_panel_2, panel, next, (top - row_begin) / high, 2 * nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_8_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_hu_n_rows + top * (nH), nH,
+                              memory->reverse_8_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_8_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, 2 * nH, d_hu_rows + top * ((2 * nH)), (2 * nH),
+                              memory->reverse_8_panel_2 + block * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->reverse_8_panel_2, block, next, (top - row_begin) / high, 2 * nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = d_h_in * (1 - z) + d_h_prev_1_d_hu */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -2709,7 +2765,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_n += h_prev.T @ d_hu_n */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_n_rows, nH, d_u_n_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_n_rows, nH, d_u_n_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
@@ -2730,7 +2786,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u += h_prev.T @ d_hu */
-    cg_gemm_tn(units, 2 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_rows, (2 * nH), d_u_rows + first * (2 * nH), 2 * nH, 1);
+    cg_gemm_tn(units, 2 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_rows, (2 * nH), d_u_rows + first * (2 * nH), 2 * nH, step > 0);
 }
 
 static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5)(
@@ -2957,7 +3013,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_n += x.T @ d_xw_n */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_xw_n_rows, nH, d_w_n_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_xw_n_rows, nH, d_w_n_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_11)(
@@ -2977,7 +3033,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_11)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_xw */
-    cg_gemm_tn(units, 2 * nH, row_end - row_begin, x_rows + first, x_stride, d_xw_rows, (2 * nH), d_w_rows + first * (2 * nH), 2 * nH, 1);
+    cg_gemm_tn(units, 2 * nH, row_end - row_begin, x_rows + first, x_stride, d_xw_rows, (2 * nH), d_w_rows + first * (2 * nH), 2 * nH, step > 0);
 }
 
 static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
@@ -2999,27 +3055,42 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_xw_n @ [w_n.T]; d_xw @ [w.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        {
+            real *whole = memory->deferred_12_whole + row_begin * slots * nI + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_xw_n_rows + row_begin * (nH), nH,
+                       memory->args->w_n + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 0);
+            cg_gemm_nt(row_end - row_begin, units, 2 * nH, d_xw_rows + row_begin * ((2 * nH)), (2 * nH),
+                       memory->args->w + left * 2 * nH, 2 * nH,
+                       whole + 0 * nI, slots * nI, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->w_n, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_12_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(2 * nH, memory->args->w, 2 * nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_12_panel_2 + panel * (2 * nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_xw_n_rows + top * (nH), nH,
-                          memory->deferred_12_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->deferred_12_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, 2 * nH, d_xw_rows + top * ((2 * nH)), (2 * nH),
-                          memory->deferred_12_panel_2 + panel * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_12_panel_2, panel, next, (top - row_begin) / high, 2 * nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->deferred_12_whole + ((top + row) * slots + slot) * nI + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_xw_n_rows + top * (nH), nH,
+                              memory->deferred_12_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->deferred_12_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, 2 * nH, d_xw_rows + top * ((2 * nH)), (2 * nH),
+                              memory->deferred_12_panel_2 + block * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_12_panel_2, block, next, (top - row_begin) / high, 2 * nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -3120,25 +3191,26 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_task)(int thread, int 
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->u_n, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_8_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(2 * nH, memory->args->u, 2 * nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_8_panel_2);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_12_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(2 * nH, memory->args->w, 2 * nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_12_panel_2);
-    if (0 % threads == thread)
+    if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * (2 * nH); ++unit) args->d_w[unit] = 0;
-    if (1 % threads == thread)
+    if (nT == 0 && 1 % threads == thread)
         for (int64_t unit = 0; unit < nH * (2 * nH); ++unit) args->d_u[unit] = 0;
-    if (2 % threads == thread)
+    if (nT == 0 && 2 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_n[unit] = 0;
-    if (3 % threads == thread)
+    if (nT == 0 && 3 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_n[unit] = 0;
     if (4 % threads == thread)
         for (int64_t unit = 0; unit < (2 * nH); ++unit) args->d_alpha1[unit] = 0;
@@ -3227,7 +3299,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_task)(int thread, int 
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_11)(memory, step, 0, rows, thread, threads);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->pack_late)
+        if (memory->unpacked)
             CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(memory, step, begin, end, 0, 1);
@@ -3238,6 +3310,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_task)(int thread, int 
             CELLGEN_NAME(layer_norm_gru_sequence_backward_deliver)(memory, step, begin, end);
         }
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -3284,6 +3357,7 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_d_sum_hu, real, 1, nB * 1);
     CELLGEN_PLACE(memory->d_hu_n_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_hu_time, real, 1, nT * nB * (2 * nH));
+    CELLGEN_PLACE(memory->reverse_8_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_gates, real, 1, chunk_rows * (2 * nH));
     CELLGEN_PLACE(memory->deferred_d_sum_xw_terms, real, 1, chunk_rows * (2 * nH));
     CELLGEN_PLACE(memory->deferred_d_sqrt_sqrt_pre_2, real, 1, chunk_rows * 1);
@@ -3297,6 +3371,7 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
     CELLGEN_PLACE(memory->deferred_d_sum_xw, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_d_xw_n, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_xw, real, 1, chunk_rows * (2 * nH));
+    CELLGEN_PLACE(memory->deferred_12_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
@@ -3354,22 +3429,22 @@ int CELLGEN_NAME(layer_norm_gru_sequence_backward_pack)(int64_t nT, int64_t nB, 
     CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(layer_norm_gru_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->u_n, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_8_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(2 * nH, memory->args->u, 2 * nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_8_panel_2);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_12_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(2 * nH, memory->args->w, 2 * nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_12_panel_2);
     return CELLGEN_OK;
@@ -3447,6 +3522,7 @@ int CELLGEN_NAME(layer_norm_gru_sequence_backward)(int64_t nT, int64_t nB, int64
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(layer_norm_gru_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 8 : 0, nT, nB,
                                             here.counts, here.fresh, here.before);
@@ -3466,7 +3542,7 @@ int CELLGEN_NAME(layer_norm_gru_sequence_backward)(int64_t nT, int64_t nB, int64
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(layer_norm_gru_sequence_backward_task), &here);
     return CELLGEN_OK;

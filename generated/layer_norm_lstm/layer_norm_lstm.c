@@ -1084,13 +1084,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(layer_norm_lstm_sequence_forward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, step_x;
     cg_series series_h;
     cg_series series_c;
@@ -1098,6 +1099,7 @@ typedef struct {
     real *forward_1_panel_2; /* packed weights */
     real *forward_hu; /* of one step */
     real *forward_xw; /* of one step */
+    real *forward_1_whole; /* products of one step */
     real *forward_sum_hu; /* of one step */
     real *forward_sum_xw; /* of one step */
     real *forward_sum_hu_sum_hu; /* of one step */
@@ -1142,30 +1144,45 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(
     const int64_t end = (cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_prev @ [u]; x @ [w] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < 4 * nH ? end * width : 4 * nH) - left;
+        {
+            real *whole = memory->forward_1_whole + row_begin * slots * (4 * nH) + left;
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->u + left, 4 * nH,
+                       whole + 0 * (4 * nH), slots * (4 * nH), 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w + left, 4 * nH,
+                       whole + 1 * (4 * nH), slots * (4 * nH), 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = 4 * nH - first < width ? 4 * nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->u, 4 * nH, 0, first, units, vectors, 1, 0,
-                          memory->forward_1_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nI, memory->args->w, 4 * nH, 0, first, units, vectors, 1, 0,
-                          memory->forward_1_panel_2 + panel * (nI) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            for (int64_t row = 0; row < rows; ++row)
-                for (int64_t unit = 0; unit < width; ++unit)
-                    tile[(row * slots + 1) * width + unit] = 0;
-            cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                          memory->forward_1_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_1_panel_2 + panel * (nI) * 1 * width, tile + 1 * width, slots * width, 1,
-                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nI, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_1_whole + ((top + row) * slots + slot) * (4 * nH) + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t unit = 0; unit < width; ++unit)
+                        tile[(row * slots + 1) * width + unit] = 0;
+                cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                              memory->forward_1_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_1_panel_2 + block * (nI) * 1 * width, tile + 1 * width, slots * width, 1,
+                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nI, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* hu = slot 0
                  * xw = slot 1 */
@@ -1584,10 +1601,11 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_task)(int thread, int 
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->u, 4 * nH, 0, 4 * nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w, 4 * nH, 0, 4 * nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
     cellgen_team_barrier(memory->team, thread);
@@ -1640,6 +1658,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_task)(int thread, int 
                     nH);
         (void)step;
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -1669,6 +1688,7 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_place)(
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_hu, real, 1, nB * (4 * nH));
     CELLGEN_PLACE(memory->forward_xw, real, 1, nB * (4 * nH));
+    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 2 * (4 * nH));
     CELLGEN_PLACE(memory->forward_sum_hu, real, 1, nB * 1);
     CELLGEN_PLACE(memory->forward_sum_xw, real, 1, nB * 1);
     CELLGEN_PLACE(memory->forward_sum_hu_sum_hu, real, 1, nB * 1);
@@ -1734,16 +1754,16 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_forward_pack)(int64_t nT, int64_t nB, 
     CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(layer_norm_lstm_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->u, 4 * nH, 0, 4 * nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w, 4 * nH, 0, 4 * nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_1_panel_2);
     return CELLGEN_OK;
@@ -1796,6 +1816,7 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_forward)(int64_t nT, int64_t nB, int64
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(layer_norm_lstm_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
                                             here.counts, here.fresh, 0);
@@ -1814,7 +1835,7 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_forward)(int64_t nT, int64_t nB, int64
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(layer_norm_lstm_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -1830,13 +1851,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, across_x;
     cg_series series_h;
     cg_series series_c, across_c;
@@ -1867,12 +1889,14 @@ typedef struct {
     real *reverse_d_hu_sum_hu; /* of one step */
     real *reverse_d_sum_hu; /* of one step */
     real *d_hu_time; /* kept at every step */
+    real *reverse_11_whole; /* products of one step */
     real *deferred_d_sum_xw_terms; /* of a chunk */
     real *deferred_d_sqrt_sqrt_pre_2; /* of a chunk */
     real *deferred_d_sum_xw_sum_xw; /* of a chunk */
     real *deferred_d_xw_sum_xw; /* of a chunk */
     real *deferred_d_sum_xw; /* of a chunk */
     real *deferred_d_xw; /* of a chunk */
+    real *deferred_8_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *rows_h_prev; /* states before many steps */
     real *d_c_prev_pair; /* gradient between two steps */
@@ -2436,22 +2460,36 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_11)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_hu @ [u.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_11_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_hu_rows + row_begin * ((4 * nH)), (4 * nH),
+                       memory->args->u + left * 4 * nH, 4 * nH,
+                       whole + 0 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(4 * nH, memory->args->u, 4 * nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_11_panel_1 + panel * (4 * nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_hu_rows + top * ((4 * nH)), (4 * nH),
-                          memory->reverse_11_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_11_panel_1, panel, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_11_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_hu_rows + top * ((4 * nH)), (4 * nH),
+                              memory->reverse_11_panel_1 + block * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_11_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -2600,7 +2638,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u += h_prev.T @ d_hu */
-    cg_gemm_tn(units, 4 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, 1);
+    cg_gemm_tn(units, 4 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, step > 0);
 }
 
 static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4)(
@@ -2733,7 +2771,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_xw */
-    cg_gemm_tn(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_xw_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, 1);
+    cg_gemm_tn(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_xw_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step > 0);
 }
 
 static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
@@ -2754,22 +2792,36 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_xw @ [w.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        {
+            real *whole = memory->deferred_8_whole + row_begin * slots * nI + left;
+            cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_xw_rows + row_begin * ((4 * nH)), (4 * nH),
+                       memory->args->w + left * 4 * nH, 4 * nH,
+                       whole + 0 * nI, slots * nI, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(4 * nH, memory->args->w, 4 * nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_8_panel_1 + panel * (4 * nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_xw_rows + top * ((4 * nH)), (4 * nH),
-                          memory->deferred_8_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->deferred_8_panel_1, panel, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->deferred_8_whole + ((top + row) * slots + slot) * nI + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_xw_rows + top * ((4 * nH)), (4 * nH),
+                              memory->deferred_8_panel_1 + block * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->deferred_8_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -2883,15 +2935,16 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_task)(int thread, int
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->u, 4 * nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_11_panel_1);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
-    if (0 % threads == thread)
+    if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * (4 * nH); ++unit) args->d_w[unit] = 0;
-    if (1 % threads == thread)
+    if (nT == 0 && 1 % threads == thread)
         for (int64_t unit = 0; unit < nH * (4 * nH); ++unit) args->d_u[unit] = 0;
     if (2 % threads == thread)
         for (int64_t unit = 0; unit < (4 * nH); ++unit) args->d_b[unit] = 0;
@@ -2977,7 +3030,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_task)(int thread, int
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->pack_late)
+        if (memory->unpacked)
             CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
@@ -2988,6 +3041,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_task)(int thread, int
             CELLGEN_NAME(layer_norm_lstm_sequence_backward_deliver)(memory, step, begin, end);
         }
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -3037,12 +3091,14 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_d_hu_sum_hu, real, 1, nB * (4 * nH));
     CELLGEN_PLACE(memory->reverse_d_sum_hu, real, 1, nB * 1);
     CELLGEN_PLACE(memory->d_hu_time, real, 1, nT * nB * (4 * nH));
+    CELLGEN_PLACE(memory->reverse_11_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_d_sum_xw_terms, real, 1, chunk_rows * (4 * nH));
     CELLGEN_PLACE(memory->deferred_d_sqrt_sqrt_pre_2, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_d_sum_xw_sum_xw, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_d_xw_sum_xw, real, 1, chunk_rows * (4 * nH));
     CELLGEN_PLACE(memory->deferred_d_sum_xw, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_d_xw, real, 1, chunk_rows * (4 * nH));
+    CELLGEN_PLACE(memory->deferred_8_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
@@ -3099,16 +3155,16 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_backward_pack)(int64_t nT, int64_t nB,
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->u, 4 * nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_11_panel_1);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
     return CELLGEN_OK;
@@ -3179,6 +3235,7 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_backward)(int64_t nT, int64_t nB, int6
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(layer_norm_lstm_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 12 : 0, nT, nB,
                                             here.counts, here.fresh, here.before);
@@ -3203,7 +3260,7 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_backward)(int64_t nT, int64_t nB, int6
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(layer_norm_lstm_sequence_backward_task), &here);
     return CELLGEN_OK;

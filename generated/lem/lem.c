@@ -497,13 +497,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(lem_sequence_forward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, step_x;
     cg_series series_y;
     cg_series series_z;
@@ -516,8 +517,10 @@ typedef struct {
     real *forward_dt_y; /* of one step */
     real *forward_sigmoid_sigmoid_pre_2; /* of one step */
     real *forward_tanh_tanh_pre; /* of one step */
+    real *forward_1_whole; /* products of one step */
     real *forward_2_hoisted; /* products of a window of steps */
     real *forward_tanh_tanh_pre_2; /* of one step */
+    real *forward_2_whole; /* products of one step */
     real *now_y_prev; /* state before a step */
     real *now_z_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
@@ -561,41 +564,60 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_1)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
     /* x @ [v_1, v_2, v_z]; y_prev @ [w_1, w_2, w_z] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->v_1 + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->v_2 + left, nH,
+                       whole + 1 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->v_z + left, nH,
+                       whole + 2 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nH, y_prev_rows + row_begin * (y_prev_stride), y_prev_stride,
+                       memory->args->w_1 + left, nH,
+                       whole + 0 * nH, slots * nH, 1);
+            cg_gemm_nn(row_end - row_begin, units, nH, y_prev_rows + row_begin * (y_prev_stride), y_prev_stride,
+                       memory->args->w_2 + left, nH,
+                       whole + 1 * nH, slots * nH, 1);
+            cg_gemm_nn(row_end - row_begin, units, nH, y_prev_rows + row_begin * (y_prev_stride), y_prev_stride,
+                       memory->args->w_z + left, nH,
+                       whole + 2 * nH, slots * nH, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, memory->args->v_1, nH, 0, first, units, vectors, 3, 0,
-                          memory->forward_1_panel_1 + panel * (nI) * 3 * width);
-            cg_pack_block(nI, memory->args->v_2, nH, 0, first, units, vectors, 3, 1,
-                          memory->forward_1_panel_1 + panel * (nI) * 3 * width);
-            cg_pack_block(nI, memory->args->v_z, nH, 0, first, units, vectors, 3, 2,
-                          memory->forward_1_panel_1 + panel * (nI) * 3 * width);
-            cg_pack_block(nH, memory->args->w_1, nH, 0, first, units, vectors, 3, 0,
-                          memory->forward_1_panel_2 + panel * (nH) * 3 * width);
-            cg_pack_block(nH, memory->args->w_2, nH, 0, first, units, vectors, 3, 1,
-                          memory->forward_1_panel_2 + panel * (nH) * 3 * width);
-            cg_pack_block(nH, memory->args->w_z, nH, 0, first, units, vectors, 3, 2,
-                          memory->forward_1_panel_2 + panel * (nH) * 3 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->hoist)
+            if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
-                           (size_t)(3 * width) * sizeof(real));
-            else
-            cg_tile_ahead(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 3 * vectors));
-            cg_tile_ahead(rows, 3 * vectors, nH, y_prev_rows + top * (y_prev_stride), y_prev_stride,
-                          memory->forward_1_panel_2 + panel * (nH) * 3 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nH, 3 * vectors));
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                if (memory->hoist)
+                    for (int64_t row = 0; row < rows; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
+                               (size_t)(3 * width) * sizeof(real));
+                else
+                cg_tile_ahead(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_1_panel_1 + block * (nI) * 3 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 3 * vectors));
+                cg_tile_ahead(rows, 3 * vectors, nH, y_prev_rows + top * (y_prev_stride), y_prev_stride,
+                              memory->forward_1_panel_2 + block * (nH) * 3 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 3 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* sigmoid_sigmoid_pre = sigmoid(b_1 + x_v_1_y_prev)
                  * dt_y = dt * sigmoid_sigmoid_pre
@@ -723,33 +745,48 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_2)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [v_y]; z @ [w_y] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_2_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->v_y + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nH, z_rows + row_begin * (z_stride), z_stride,
+                       memory->args->w_y + left, nH,
+                       whole + 0 * nH, slots * nH, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, memory->args->v_y, nH, 0, first, units, vectors, 1, 0,
-                          memory->forward_2_panel_1 + panel * (nI) * 1 * width);
-            cg_pack_block(nH, memory->args->w_y, nH, 0, first, units, vectors, 1, 0,
-                          memory->forward_2_panel_2 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->hoist)
+            if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
-                           (size_t)(1 * width) * sizeof(real));
-            else
-            cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_2_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_2_panel_1, panel, next, (top - row_begin) / high, nI, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, z_rows + top * (z_stride), z_stride,
-                          memory->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->forward_2_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                if (memory->hoist)
+                    for (int64_t row = 0; row < rows; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
+                               (size_t)(1 * width) * sizeof(real));
+                else
+                cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_2_panel_1 + block * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, z_rows + top * (z_stride), z_stride,
+                              memory->forward_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* tanh_tanh_pre_2 = tanh(b_y + x_v_y_z)
                  * y = y_prev * (1 - dt_y) + dt_y * tanh_tanh_pre_2 */
@@ -874,28 +911,29 @@ static void CELLGEN_NAME(lem_sequence_forward_task)(int thread, int threads, voi
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->v_1, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->v_2, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nI, memory->args->v_z, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_1, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->w_2, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->w_z, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 6 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 6 % threads == thread)
         cg_pack_slot(nI, memory->args->v_y, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 7 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 7 % threads == thread)
         cg_pack_slot(nH, memory->args->w_y, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
     cellgen_team_barrier(memory->team, thread);
@@ -938,6 +976,7 @@ static void CELLGEN_NAME(lem_sequence_forward_task)(int thread, int threads, voi
                     nH);
         (void)step;
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -972,8 +1011,10 @@ static int64_t CELLGEN_NAME(lem_sequence_forward_place)(
     CELLGEN_PLACE(memory->forward_dt_y, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_sigmoid_sigmoid_pre_2, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_tanh_tanh_pre, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 3 * nH);
     CELLGEN_PLACE(memory->forward_2_hoisted, real, 1, window_rows * cg_panels_size(1, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_tanh_tanh_pre_2, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_2_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->now_y_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->now_z_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
@@ -1030,34 +1071,34 @@ int CELLGEN_NAME(lem_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, 
     CELLGEN_NAME(lem_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(lem_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->v_1, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->v_2, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nI, memory->args->v_z, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_1, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->w_2, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->w_z, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 6 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 6 % threads == thread)
         cg_pack_slot(nI, memory->args->v_y, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 7 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 7 % threads == thread)
         cg_pack_slot(nH, memory->args->w_y, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
     return CELLGEN_OK;
@@ -1113,6 +1154,7 @@ int CELLGEN_NAME(lem_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(lem_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
                                             here.counts, here.fresh, 0);
@@ -1131,7 +1173,7 @@ int CELLGEN_NAME(lem_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(lem_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -1147,13 +1189,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(lem_sequence_backward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, across_x;
     cg_series series_y;
     cg_series series_z, across_z;
@@ -1176,6 +1219,9 @@ typedef struct {
     real *d_sigmoid_pre_time; /* kept at every step */
     real *d_tanh_pre_time; /* kept at every step */
     real *d_sigmoid_pre_2_time; /* kept at every step */
+    real *reverse_2_whole; /* products of one step */
+    real *reverse_3_whole; /* products of one step */
+    real *deferred_10_whole; /* products of one step */
     real *d_y_prev_pair; /* gradient between two steps */
     real *now_y_prev; /* state before a step */
     real *rows_y_prev; /* states before many steps */
@@ -1301,22 +1347,36 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_2)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_tanh_pre_2 @ [w_y.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_tanh_pre_2_rows + row_begin * (nH), nH,
+                       memory->args->w_y + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->w_y, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_tanh_pre_2_rows + top * (nH), nH,
-                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_2_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_tanh_pre_2_rows + top * (nH), nH,
+                              memory->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_z_total = d_z_in + d_z_total_1
                  * d_tanh_tanh_pre = d_z_total * dt_z
@@ -1406,32 +1466,48 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_tanh_pre @ [w_z.T]; d_sigmoid_pre_2 @ [w_2.T]; d_sigmoid_pre @ [w_1.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_tanh_pre_rows + row_begin * (nH), nH,
+                       memory->args->w_z + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_sigmoid_pre_2_rows + row_begin * (nH), nH,
+                       memory->args->w_2 + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 1);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_sigmoid_pre_rows + row_begin * (nH), nH,
+                       memory->args->w_1 + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->w_z, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_3_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->w_2, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_3_panel_2 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->w_1, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_3_panel_3 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_tanh_pre_rows + top * (nH), nH,
-                          memory->reverse_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_3_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_sigmoid_pre_2_rows + top * (nH), nH,
-                          memory->reverse_3_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->reverse_3_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_sigmoid_pre_rows + top * (nH), nH,
-                          memory->reverse_3_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->reverse_3_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_tanh_pre_rows + top * (nH), nH,
+                              memory->reverse_3_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_sigmoid_pre_2_rows + top * (nH), nH,
+                              memory->reverse_3_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->reverse_3_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_sigmoid_pre_rows + top * (nH), nH,
+                              memory->reverse_3_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->reverse_3_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_y_prev = d_y_in * (1 - dt_y) + d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1530,7 +1606,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_2)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_v_y += x.T @ d_tanh_pre_2 */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_2_rows, nH, d_v_y_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_2_rows, nH, d_v_y_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(lem_sequence_backward_deferred_3)(
@@ -1550,7 +1626,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_y += z.T @ d_tanh_pre_2 */
-    cg_gemm_tn(units, nH, row_end - row_begin, z_rows + first, z_stride, d_tanh_pre_2_rows, nH, d_w_y_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, z_rows + first, z_stride, d_tanh_pre_2_rows, nH, d_w_y_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(lem_sequence_backward_deferred_4)(
@@ -1570,7 +1646,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_v_z += x.T @ d_tanh_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_rows, nH, d_v_z_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_rows, nH, d_v_z_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(lem_sequence_backward_deferred_5)(
@@ -1591,7 +1667,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_5)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_z += y_prev.T @ d_tanh_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_tanh_pre_rows, nH, d_w_z_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_tanh_pre_rows, nH, d_w_z_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(lem_sequence_backward_deferred_6)(
@@ -1611,7 +1687,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_6)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_v_2 += x.T @ d_sigmoid_pre_2 */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_2_rows, nH, d_v_2_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_2_rows, nH, d_v_2_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(lem_sequence_backward_deferred_7)(
@@ -1632,7 +1708,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_7)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_2 += y_prev.T @ d_sigmoid_pre_2 */
-    cg_gemm_tn(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_sigmoid_pre_2_rows, nH, d_w_2_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_sigmoid_pre_2_rows, nH, d_w_2_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(lem_sequence_backward_deferred_8)(
@@ -1652,7 +1728,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_8)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_v_1 += x.T @ d_sigmoid_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_rows, nH, d_v_1_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_rows, nH, d_v_1_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(lem_sequence_backward_deferred_9)(
@@ -1673,7 +1749,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_9)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_1 += y_prev.T @ d_sigmoid_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_sigmoid_pre_rows, nH, d_w_1_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_sigmoid_pre_rows, nH, d_w_1_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
@@ -1697,37 +1773,54 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_tanh_pre_2 @ [v_y.T]; d_tanh_pre @ [v_z.T]; d_sigmoid_pre_2 @ [v_2.T]; d_sigmoid_pre @ [v_1.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        {
+            real *whole = memory->deferred_10_whole + row_begin * slots * nI + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_tanh_pre_2_rows + row_begin * (nH), nH,
+                       memory->args->v_y + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 0);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_tanh_pre_rows + row_begin * (nH), nH,
+                       memory->args->v_z + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 1);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_sigmoid_pre_2_rows + row_begin * (nH), nH,
+                       memory->args->v_2 + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 1);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_sigmoid_pre_rows + row_begin * (nH), nH,
+                       memory->args->v_1 + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->v_y, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_10_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->v_z, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_10_panel_2 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->v_2, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_10_panel_3 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->v_1, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_10_panel_4 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_tanh_pre_2_rows + top * (nH), nH,
-                          memory->deferred_10_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->deferred_10_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_tanh_pre_rows + top * (nH), nH,
-                          memory->deferred_10_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_10_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_sigmoid_pre_2_rows + top * (nH), nH,
-                          memory->deferred_10_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_10_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_sigmoid_pre_rows + top * (nH), nH,
-                          memory->deferred_10_panel_4 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_10_panel_4, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->deferred_10_whole + ((top + row) * slots + slot) * nI + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_tanh_pre_2_rows + top * (nH), nH,
+                              memory->deferred_10_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->deferred_10_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_tanh_pre_rows + top * (nH), nH,
+                              memory->deferred_10_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_10_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_sigmoid_pre_2_rows + top * (nH), nH,
+                              memory->deferred_10_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_10_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_sigmoid_pre_rows + top * (nH), nH,
+                              memory->deferred_10_panel_4 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_10_panel_4, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1843,51 +1936,52 @@ static void CELLGEN_NAME(lem_sequence_backward_task)(int thread, int threads, vo
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_y, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_z, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_2, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_2);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_1, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_3);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->v_y, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->v_z, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->v_2, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_3);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->v_1, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_4);
-    if (0 % threads == thread)
+    if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_w_1[unit] = 0;
-    if (1 % threads == thread)
+    if (nT == 0 && 1 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_v_1[unit] = 0;
     if (2 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_1[unit] = 0;
-    if (3 % threads == thread)
+    if (nT == 0 && 3 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_w_2[unit] = 0;
-    if (4 % threads == thread)
+    if (nT == 0 && 4 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_v_2[unit] = 0;
     if (5 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_2[unit] = 0;
-    if (6 % threads == thread)
+    if (nT == 0 && 6 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_w_z[unit] = 0;
-    if (7 % threads == thread)
+    if (nT == 0 && 7 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_v_z[unit] = 0;
     if (8 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_z[unit] = 0;
-    if (9 % threads == thread)
+    if (nT == 0 && 9 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_w_y[unit] = 0;
-    if (10 % threads == thread)
+    if (nT == 0 && 10 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_v_y[unit] = 0;
     if (11 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_y[unit] = 0;
@@ -1940,7 +2034,7 @@ static void CELLGEN_NAME(lem_sequence_backward_task)(int thread, int threads, vo
         CELLGEN_NAME(lem_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
         CELLGEN_NAME(lem_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
         CELLGEN_NAME(lem_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
-        if (memory->pack_late)
+        if (memory->unpacked)
             CELLGEN_NAME(lem_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(lem_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
@@ -1950,6 +2044,7 @@ static void CELLGEN_NAME(lem_sequence_backward_task)(int thread, int threads, vo
             CELLGEN_NAME(lem_sequence_backward_deliver)(memory, step, begin, end);
         }
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -1991,6 +2086,9 @@ static int64_t CELLGEN_NAME(lem_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_sigmoid_pre_time, real, !consume, nT * nB * nH);
     CELLGEN_PLACE(memory->d_tanh_pre_time, real, !consume, nT * nB * nH);
     CELLGEN_PLACE(memory->d_sigmoid_pre_2_time, real, !consume, nT * nB * nH);
+    CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
+    CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
+    CELLGEN_PLACE(memory->deferred_10_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_y_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_y_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_y_prev, real, gathered, chunk_rows * nH);
@@ -2047,34 +2145,34 @@ int CELLGEN_NAME(lem_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
     CELLGEN_NAME(lem_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(lem_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_y, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_z, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_2, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_2);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_1, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_3);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->v_y, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->v_z, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->v_2, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_3);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->v_1, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_4);
     return CELLGEN_OK;
@@ -2143,6 +2241,7 @@ int CELLGEN_NAME(lem_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(lem_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 12 : 0, nT, nB,
                                             here.counts, here.fresh, here.before);
@@ -2171,7 +2270,7 @@ int CELLGEN_NAME(lem_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     if (options && options->consume) here.d_sigmoid_pre_time = (real *)(uintptr_t)args->tanh_tanh_pre_2;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(lem_sequence_backward_task), &here);
     return CELLGEN_OK;

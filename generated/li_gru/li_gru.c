@@ -362,13 +362,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(li_gru_sequence_forward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, step_x;
     cg_series series_h;
     real *forward_1_panel_1; /* packed weights */
@@ -376,6 +377,7 @@ typedef struct {
     real *forward_1_hoisted; /* products of a window of steps */
     real *forward_z; /* of one step */
     real *forward_n; /* of one step */
+    real *forward_1_whole; /* products of one step */
     real *now_h_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
     real *only_h; /* of the last step */
@@ -410,40 +412,57 @@ static void CELLGEN_NAME(li_gru_sequence_forward_forward_1)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
     /* x @ [w_n, w_z]; h_prev @ [u_z, u_n] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_n + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_z + left, nH,
+                       whole + 1 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->u_z + left, nH,
+                       whole + 1 * nH, slots * nH, 1);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->u_n + left, nH,
+                       whole + 2 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, memory->args->w_n, nH, 0, first, units, vectors, 2, 0,
-                          memory->forward_1_panel_1 + panel * (nI) * 2 * width);
-            cg_pack_block(nI, memory->args->w_z, nH, 0, first, units, vectors, 2, 1,
-                          memory->forward_1_panel_1 + panel * (nI) * 2 * width);
-            cg_pack_block(nH, memory->args->u_z, nH, 0, first, units, vectors, 2, 0,
-                          memory->forward_1_panel_2 + panel * (nH) * 2 * width);
-            cg_pack_block(nH, memory->args->u_n, nH, 0, first, units, vectors, 2, 1,
-                          memory->forward_1_panel_2 + panel * (nH) * 2 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            for (int64_t row = 0; row < rows; ++row)
-                for (int64_t unit = 0; unit < width; ++unit)
-                    tile[(row * slots + 2) * width + unit] = 0;
-            if (memory->hoist)
+            if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 2) * width,
-                           (size_t)(2 * width) * sizeof(real));
-            else
-            cg_tile_ahead(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 2 * vectors));
-            cg_tile_ahead(rows, 2 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                          memory->forward_1_panel_2 + panel * (nH) * 2 * width, tile + 1 * width, slots * width, 1,
-                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nH, 2 * vectors));
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t unit = 0; unit < width; ++unit)
+                        tile[(row * slots + 2) * width + unit] = 0;
+                if (memory->hoist)
+                    for (int64_t row = 0; row < rows; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 2) * width,
+                               (size_t)(2 * width) * sizeof(real));
+                else
+                cg_tile_ahead(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_1_panel_1 + block * (nI) * 2 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 2 * vectors));
+                cg_tile_ahead(rows, 2 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                              memory->forward_1_panel_2 + block * (nH) * 2 * width, tile + 1 * width, slots * width, 1,
+                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 2 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* z = sigmoid(b_z + x_w_z_h_prev)
                  * n = relu(b_n + x_w_n + h_prev_u_n)
@@ -573,16 +592,17 @@ static void CELLGEN_NAME(li_gru_sequence_forward_task)(int thread, int threads, 
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_n, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w_z, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->u_z, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->u_n, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_2);
     cellgen_team_barrier(memory->team, thread);
@@ -616,6 +636,7 @@ static void CELLGEN_NAME(li_gru_sequence_forward_task)(int thread, int threads, 
                     nH);
         (void)step;
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -646,6 +667,7 @@ static int64_t CELLGEN_NAME(li_gru_sequence_forward_place)(
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 2, nH, CELLGEN_SLOT_VECTORS(2)));
     CELLGEN_PLACE(memory->forward_z, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_n, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 3 * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
     CELLGEN_PLACE(memory->only_h, real, last, nB * nH);
@@ -694,22 +716,22 @@ int CELLGEN_NAME(li_gru_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t n
     CELLGEN_NAME(li_gru_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(li_gru_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_n, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w_z, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->u_z, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->u_n, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_2);
     return CELLGEN_OK;
@@ -756,6 +778,7 @@ int CELLGEN_NAME(li_gru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, in
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(li_gru_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 4 : 0, nT, nB,
                                             here.counts, here.fresh, 0);
@@ -771,7 +794,7 @@ int CELLGEN_NAME(li_gru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, in
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(li_gru_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -787,13 +810,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(li_gru_sequence_backward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, across_x;
     cg_series series_h;
     cg_series series_d_h;
@@ -806,7 +830,9 @@ typedef struct {
     real *d_h_prev_u_n_time; /* kept at every step */
     real *d_z_pre_time; /* kept at every step */
     real *reverse_d_h_prev_direct; /* of one step */
+    real *reverse_2_whole; /* products of one step */
     real *deferred_d_b_n_terms; /* of a chunk */
+    real *deferred_6_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
@@ -897,27 +923,42 @@ static void CELLGEN_NAME(li_gru_sequence_backward_reverse_2)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_h_prev_u_n @ [u_n.T]; d_z_pre @ [u_z.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_h_prev_u_n_rows + row_begin * (nH), nH,
+                       memory->args->u_n + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_z_pre_rows + row_begin * (nH), nH,
+                       memory->args->u_z + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->u_n, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->u_z, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_2_panel_2 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_h_prev_u_n_rows + top * (nH), nH,
-                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_2_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_z_pre_rows + top * (nH), nH,
-                          memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->reverse_2_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_h_prev_u_n_rows + top * (nH), nH,
+                              memory->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_z_pre_rows + top * (nH), nH,
+                              memory->reverse_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = d_h_prev_1_d_z_pre + d_h_prev_direct */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1007,7 +1048,7 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_2)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_n += h_prev.T @ d_h_prev_u_n */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_u_n_rows, nH, d_u_n_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_u_n_rows, nH, d_u_n_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(li_gru_sequence_backward_deferred_3)(
@@ -1027,7 +1068,7 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_n += x.T @ d_b_n_terms */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_b_n_terms_rows, nH, d_w_n_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_b_n_terms_rows, nH, d_w_n_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(li_gru_sequence_backward_deferred_4)(
@@ -1048,7 +1089,7 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_z += h_prev.T @ d_z_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_z_pre_rows, nH, d_u_z_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_z_pre_rows, nH, d_u_z_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(li_gru_sequence_backward_deferred_5)(
@@ -1068,7 +1109,7 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_5)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_z += x.T @ d_z_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(li_gru_sequence_backward_deferred_6)(
@@ -1090,27 +1131,42 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_6)(
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_b_n_terms @ [w_n.T]; d_z_pre @ [w_z.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        {
+            real *whole = memory->deferred_6_whole + row_begin * slots * nI + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_b_n_terms_rows + row_begin * (nH), nH,
+                       memory->args->w_n + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 0);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_z_pre_rows + row_begin * (nH), nH,
+                       memory->args->w_z + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->w_n, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_6_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->w_z, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_6_panel_2 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_b_n_terms_rows + top * (nH), nH,
-                          memory->deferred_6_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->deferred_6_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_z_pre_rows + top * (nH), nH,
-                          memory->deferred_6_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_6_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->deferred_6_whole + ((top + row) * slots + slot) * nI + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_b_n_terms_rows + top * (nH), nH,
+                              memory->deferred_6_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->deferred_6_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_z_pre_rows + top * (nH), nH,
+                              memory->deferred_6_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_6_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1210,27 +1266,28 @@ static void CELLGEN_NAME(li_gru_sequence_backward_task)(int thread, int threads,
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->u_n, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->u_z, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_z, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_2);
-    if (0 % threads == thread)
+    if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_z[unit] = 0;
-    if (1 % threads == thread)
+    if (nT == 0 && 1 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_z[unit] = 0;
     if (2 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_z[unit] = 0;
-    if (3 % threads == thread)
+    if (nT == 0 && 3 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_n[unit] = 0;
-    if (4 % threads == thread)
+    if (nT == 0 && 4 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_n[unit] = 0;
     if (5 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_n[unit] = 0;
@@ -1281,7 +1338,7 @@ static void CELLGEN_NAME(li_gru_sequence_backward_task)(int thread, int threads,
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(li_gru_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->pack_late)
+        if (memory->unpacked)
             CELLGEN_NAME(li_gru_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(li_gru_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
@@ -1292,6 +1349,7 @@ static void CELLGEN_NAME(li_gru_sequence_backward_task)(int thread, int threads,
             CELLGEN_NAME(li_gru_sequence_backward_deliver)(memory, step, begin, end);
         }
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -1325,7 +1383,9 @@ static int64_t CELLGEN_NAME(li_gru_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_h_prev_u_n_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_z_pre_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->reverse_d_h_prev_direct, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_d_b_n_terms, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->deferred_6_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
@@ -1375,22 +1435,22 @@ int CELLGEN_NAME(li_gru_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t 
     CELLGEN_NAME(li_gru_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(li_gru_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->u_n, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->u_z, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_z, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_2);
     return CELLGEN_OK;
@@ -1444,6 +1504,7 @@ int CELLGEN_NAME(li_gru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, i
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(li_gru_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 8 : 0, nT, nB,
                                             here.counts, here.fresh, here.before);
@@ -1464,7 +1525,7 @@ int CELLGEN_NAME(li_gru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, i
     if (options && options->consume) here.d_n_time = (real *)(uintptr_t)args->z;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(li_gru_sequence_backward_task), &here);
     return CELLGEN_OK;

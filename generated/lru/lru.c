@@ -630,13 +630,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(lru_sequence_forward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, step_x;
     cg_series series_y;
     cg_series series_h_re;
@@ -654,6 +655,8 @@ typedef struct {
     real *forward_2_panel_2; /* packed weights */
     real *forward_x_b_re; /* of one step */
     real *forward_x_b_im; /* of one step */
+    real *forward_1_whole; /* products of one step */
+    real *forward_2_whole; /* products of one step */
     real *now_h_re_prev; /* state before a step */
     real *now_h_im_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
@@ -697,24 +700,39 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_1)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
     /* x @ [b_re, b_im] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->b_re + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->b_im + left, nH,
+                       whole + 1 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, memory->args->b_re, nH, 0, first, units, vectors, 2, 0,
-                          memory->forward_1_panel_1 + panel * (nI) * 2 * width);
-            cg_pack_block(nI, memory->args->b_im, nH, 0, first, units, vectors, 2, 1,
-                          memory->forward_1_panel_1 + panel * (nI) * 2 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 2 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_1_panel_1 + block * (nI) * 2 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 2 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* x_b_re = slot 0
                  * x_b_im = slot 1 */
@@ -821,30 +839,45 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_2)(
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_re @ [c_re]; h_im @ [c_im] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        {
+            real *whole = memory->forward_2_whole + row_begin * slots * nI + left;
+            cg_gemm_nn(row_end - row_begin, units, nH, h_re_rows + row_begin * (h_re_stride), h_re_stride,
+                       memory->args->c_re + left, nI,
+                       whole + 0 * nI, slots * nI, 0);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_im_rows + row_begin * (h_im_stride), h_im_stride,
+                       memory->args->c_im + left, nI,
+                       whole + 1 * nI, slots * nI, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->c_re, nI, 0, first, units, vectors, 1, 0,
-                          memory->forward_2_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->c_im, nI, 0, first, units, vectors, 1, 0,
-                          memory->forward_2_panel_2 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            for (int64_t row = 0; row < rows; ++row)
-                for (int64_t unit = 0; unit < width; ++unit)
-                    tile[(row * slots + 1) * width + unit] = 0;
-            cg_tile_ahead(rows, 1 * vectors, nH, h_re_rows + top * (h_re_stride), h_re_stride,
-                          memory->forward_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_2_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, h_im_rows + top * (h_im_stride), h_im_stride,
-                          memory->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 1 * width, slots * width, 1,
-                          cg_ahead(memory->forward_2_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_2_whole + ((top + row) * slots + slot) * nI + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t unit = 0; unit < width; ++unit)
+                        tile[(row * slots + 1) * width + unit] = 0;
+                cg_tile_ahead(rows, 1 * vectors, nH, h_re_rows + top * (h_re_stride), h_re_stride,
+                              memory->forward_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, h_im_rows + top * (h_im_stride), h_im_stride,
+                              memory->forward_2_panel_2 + block * (nH) * 1 * width, tile + 1 * width, slots * width, 1,
+                              cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* y = x * d + h_re_c_re - h_im_c_im */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -993,18 +1026,19 @@ static void CELLGEN_NAME(lru_sequence_forward_task)(int thread, int threads, voi
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
     if (!memory->packed && thread == 0) CELLGEN_NAME(lru_sequence_forward_prologue)(memory);
     cellgen_team_barrier(memory->team, thread);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->b_re, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->b_im, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->c_re, nI, 0, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->c_im, nI, 0, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
     cellgen_team_barrier(memory->team, thread);
@@ -1043,6 +1077,7 @@ static void CELLGEN_NAME(lru_sequence_forward_task)(int thread, int threads, voi
                     nH);
         (void)step;
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -1081,6 +1116,8 @@ static int64_t CELLGEN_NAME(lru_sequence_forward_place)(
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_x_b_re, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_x_b_im, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 2 * nH);
+    CELLGEN_PLACE(memory->forward_2_whole, real, plan->unpacked, nB * 2 * nI);
     CELLGEN_PLACE(memory->now_h_re_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->now_h_im_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
@@ -1134,23 +1171,23 @@ int CELLGEN_NAME(lru_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, 
     CELLGEN_NAME(lru_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(lru_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     CELLGEN_NAME(lru_sequence_forward_prologue)(memory);
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->b_re, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->b_im, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->c_re, nI, 0, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->c_im, nI, 0, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
     return CELLGEN_OK;
@@ -1203,6 +1240,7 @@ int CELLGEN_NAME(lru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(lru_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 8 : 0, nT, nB,
                                             here.counts, here.fresh, 0);
@@ -1224,7 +1262,7 @@ int CELLGEN_NAME(lru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(lru_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -1240,13 +1278,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(lru_sequence_backward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, across_x;
     cg_series series_h_re, across_h_re;
     cg_series series_h_im, across_h_im;
@@ -1272,12 +1311,14 @@ typedef struct {
     real *reverse_d_y_copy; /* of one step */
     real *d_h_im_total_time; /* kept at every step */
     real *d_h_re_total_time; /* kept at every step */
+    real *reverse_3_whole; /* products of one step */
     real *deferred_d_x_b_im; /* of a chunk */
     real *deferred_d_x_b_re; /* of a chunk */
     real *total_d_lam_im; /* summed over all steps */
     real *total_d_lam_re; /* summed over all steps */
     real *total_d_scale; /* summed over all steps */
     real *deferred_d_y_copy; /* of a chunk */
+    real *deferred_7_whole; /* products of one step */
     real *d_h_re_prev_pair; /* gradient between two steps */
     real *rows_h_re_prev; /* states before many steps */
     real *d_h_im_prev_pair; /* gradient between two steps */
@@ -1394,30 +1435,45 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_h_im_c_im @ [c_im.T]; d_y_copy @ [c_re.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, nI, d_h_im_c_im_rows + row_begin * (nI), nI,
+                       memory->args->c_im + left * nI, nI,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nt(row_end - row_begin, units, nI, d_y_copy_rows + row_begin * (nI), nI,
+                       memory->args->c_re + left * nI, nI,
+                       whole + 1 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, memory->args->c_im, nI, 1, first, units, vectors, 1, 0,
-                          memory->reverse_3_panel_1 + panel * (nI) * 1 * width);
-            cg_pack_block(nI, memory->args->c_re, nI, 1, first, units, vectors, 1, 0,
-                          memory->reverse_3_panel_2 + panel * (nI) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            for (int64_t row = 0; row < rows; ++row)
-                for (int64_t unit = 0; unit < width; ++unit)
-                    tile[(row * slots + 1) * width + unit] = 0;
-            cg_tile_ahead(rows, 1 * vectors, nI, d_h_im_c_im_rows + top * (nI), nI,
-                          memory->reverse_3_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_3_panel_1, panel, next, (top - row_begin) / high, nI, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nI, d_y_copy_rows + top * (nI), nI,
-                          memory->reverse_3_panel_2 + panel * (nI) * 1 * width, tile + 1 * width, slots * width, 1,
-                          cg_ahead(memory->reverse_3_panel_2, panel, next, (top - row_begin) / high, nI, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t unit = 0; unit < width; ++unit)
+                        tile[(row * slots + 1) * width + unit] = 0;
+                cg_tile_ahead(rows, 1 * vectors, nI, d_h_im_c_im_rows + top * (nI), nI,
+                              memory->reverse_3_panel_1 + block * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nI, d_y_copy_rows + top * (nI), nI,
+                              memory->reverse_3_panel_2 + block * (nI) * 1 * width, tile + 1 * width, slots * width, 1,
+                              cg_ahead(memory->reverse_3_panel_2, block, next, (top - row_begin) / high, nI, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_im_total = d_h_im_in + d_h_im_total_1
                  * d_h_re_total = d_h_re_in + d_h_re_total_1
@@ -1611,7 +1667,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_c_im += h_im.T @ d_h_im_c_im */
-    cg_gemm_tn(units, nI, row_end - row_begin, h_im_rows + first, h_im_stride, d_h_im_c_im_rows, nI, d_c_im_rows + first * nI, nI, 1);
+    cg_gemm_tn(units, nI, row_end - row_begin, h_im_rows + first, h_im_stride, d_h_im_c_im_rows, nI, d_c_im_rows + first * nI, nI, step > 0);
 }
 
 static void CELLGEN_NAME(lru_sequence_backward_deferred_4)(
@@ -1631,7 +1687,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_c_re += h_re.T @ d_y_copy */
-    cg_gemm_tn(units, nI, row_end - row_begin, h_re_rows + first, h_re_stride, d_y_copy_rows, nI, d_c_re_rows + first * nI, nI, 1);
+    cg_gemm_tn(units, nI, row_end - row_begin, h_re_rows + first, h_re_stride, d_y_copy_rows, nI, d_c_re_rows + first * nI, nI, step > 0);
 }
 
 static void CELLGEN_NAME(lru_sequence_backward_deferred_5)(
@@ -1651,7 +1707,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_5)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b_im += x.T @ d_x_b_im */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_b_im_rows, nH, d_b_im_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_b_im_rows, nH, d_b_im_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(lru_sequence_backward_deferred_6)(
@@ -1671,7 +1727,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_6)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b_re += x.T @ d_x_b_re */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_b_re_rows, nH, d_b_re_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_b_re_rows, nH, d_b_re_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
@@ -1696,27 +1752,42 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_x_b_im @ [b_im.T]; d_x_b_re @ [b_re.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        {
+            real *whole = memory->deferred_7_whole + row_begin * slots * nI + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_x_b_im_rows + row_begin * (nH), nH,
+                       memory->args->b_im + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 0);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_x_b_re_rows + row_begin * (nH), nH,
+                       memory->args->b_re + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->b_im, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_7_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->b_re, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_7_panel_2 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_x_b_im_rows + top * (nH), nH,
-                          memory->deferred_7_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->deferred_7_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_x_b_re_rows + top * (nH), nH,
-                          memory->deferred_7_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_7_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->deferred_7_whole + ((top + row) * slots + slot) * nI + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_x_b_im_rows + top * (nH), nH,
+                              memory->deferred_7_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->deferred_7_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_x_b_re_rows + top * (nH), nH,
+                              memory->deferred_7_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_7_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = d_y * d + d_x_1_d_x_b_re */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1946,27 +2017,28 @@ static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, vo
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
     if (!memory->packed && thread == 0) CELLGEN_NAME(lru_sequence_backward_prologue)(memory);
     cellgen_team_barrier(memory->team, thread);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->c_im, nI, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->c_re, nI, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_2);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->b_im, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->b_re, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_2);
-    if (0 % threads == thread)
+    if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_b_re[unit] = 0;
-    if (1 % threads == thread)
+    if (nT == 0 && 1 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_b_im[unit] = 0;
-    if (2 % threads == thread)
+    if (nT == 0 && 2 % threads == thread)
         for (int64_t unit = 0; unit < nH * nI; ++unit) args->d_c_re[unit] = 0;
-    if (3 % threads == thread)
+    if (nT == 0 && 3 % threads == thread)
         for (int64_t unit = 0; unit < nH * nI; ++unit) args->d_c_im[unit] = 0;
     if (4 % threads == thread)
         for (int64_t unit = 0; unit < nI; ++unit) args->d_d[unit] = 0;
@@ -2028,7 +2100,7 @@ static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, vo
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lru_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->pack_late)
+        if (memory->unpacked)
             CELLGEN_NAME(lru_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(lru_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
@@ -2041,6 +2113,7 @@ static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, vo
     }
     cellgen_team_barrier(memory->team, thread);
     if (thread == 0) CELLGEN_NAME(lru_sequence_backward_epilogue)(memory);
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -2084,12 +2157,14 @@ static int64_t CELLGEN_NAME(lru_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_d_y_copy, real, 1, nB * nI);
     CELLGEN_PLACE(memory->d_h_im_total_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_h_re_total_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 2 * nH);
     CELLGEN_PLACE(memory->deferred_d_x_b_im, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_x_b_re, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->total_d_lam_im, real, 1, nH);
     CELLGEN_PLACE(memory->total_d_lam_re, real, 1, nH);
     CELLGEN_PLACE(memory->total_d_scale, real, 1, nH);
     CELLGEN_PLACE(memory->deferred_d_y_copy, real, 1, chunk_rows * nI);
+    CELLGEN_PLACE(memory->deferred_7_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_re_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_re_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_h_im_prev_pair, real, 1, 2 * nB * nH);
@@ -2147,23 +2222,23 @@ int CELLGEN_NAME(lru_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
     CELLGEN_NAME(lru_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(lru_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     CELLGEN_NAME(lru_sequence_backward_prologue)(memory);
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->c_im, nI, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->c_re, nI, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_2);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->b_im, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->b_re, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_2);
     return CELLGEN_OK;
@@ -2226,6 +2301,7 @@ int CELLGEN_NAME(lru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(lru_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 14 : 0, nT, nB,
                                             here.counts, here.fresh, here.before);
@@ -2254,7 +2330,7 @@ int CELLGEN_NAME(lru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < nI + nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(lru_sequence_backward_task), &here);
     return CELLGEN_OK;

@@ -473,13 +473,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(lstm_sequence_forward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, step_x;
     cg_series series_h;
     cg_series series_c;
@@ -490,6 +491,7 @@ typedef struct {
     real *forward_f; /* of one step */
     real *forward_g; /* of one step */
     real *forward_o; /* of one step */
+    real *forward_1_whole; /* products of one step */
     real *now_h_prev; /* state before a step */
     real *now_c_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
@@ -535,45 +537,66 @@ static void CELLGEN_NAME(lstm_sequence_forward_forward_1)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
     /* x @ [w_i, w_f, w_g, w_o]; h_prev @ [u_i, u_f, u_g, u_o] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_i + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_f + left, nH,
+                       whole + 1 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_g + left, nH,
+                       whole + 2 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_o + left, nH,
+                       whole + 3 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->u_i + left, nH,
+                       whole + 0 * nH, slots * nH, 1);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->u_f + left, nH,
+                       whole + 1 * nH, slots * nH, 1);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->u_g + left, nH,
+                       whole + 2 * nH, slots * nH, 1);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->u_o + left, nH,
+                       whole + 3 * nH, slots * nH, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, memory->args->w_i, nH, 0, first, units, vectors, 4, 0,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nI, memory->args->w_f, nH, 0, first, units, vectors, 4, 1,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nI, memory->args->w_g, nH, 0, first, units, vectors, 4, 2,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nI, memory->args->w_o, nH, 0, first, units, vectors, 4, 3,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nH, memory->args->u_i, nH, 0, first, units, vectors, 4, 0,
-                          memory->forward_1_panel_2 + panel * (nH) * 4 * width);
-            cg_pack_block(nH, memory->args->u_f, nH, 0, first, units, vectors, 4, 1,
-                          memory->forward_1_panel_2 + panel * (nH) * 4 * width);
-            cg_pack_block(nH, memory->args->u_g, nH, 0, first, units, vectors, 4, 2,
-                          memory->forward_1_panel_2 + panel * (nH) * 4 * width);
-            cg_pack_block(nH, memory->args->u_o, nH, 0, first, units, vectors, 4, 3,
-                          memory->forward_1_panel_2 + panel * (nH) * 4 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->hoist)
+            if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
-                           (size_t)(4 * width) * sizeof(real));
-            else
-            cg_tile_ahead(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 4 * vectors));
-            cg_tile_ahead(rows, 4 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                          memory->forward_1_panel_2 + panel * (nH) * 4 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nH, 4 * vectors));
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                if (memory->hoist)
+                    for (int64_t row = 0; row < rows; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
+                               (size_t)(4 * width) * sizeof(real));
+                else
+                cg_tile_ahead(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_1_panel_1 + block * (nI) * 4 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 4 * vectors));
+                cg_tile_ahead(rows, 4 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                              memory->forward_1_panel_2 + block * (nH) * 4 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 4 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* i_bar = b_i + x_w_i_h_prev
                  * f_bar = b_f + x_w_f_h_prev
@@ -758,28 +781,29 @@ static void CELLGEN_NAME(lstm_sequence_forward_task)(int thread, int threads, vo
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_i, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w_f, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nI, memory->args->w_g, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nI, memory->args->w_o, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->u_i, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->u_f, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 6 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 6 % threads == thread)
         cg_pack_slot(nH, memory->args->u_g, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 7 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 7 % threads == thread)
         cg_pack_slot(nH, memory->args->u_o, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_2);
     cellgen_team_barrier(memory->team, thread);
@@ -818,6 +842,7 @@ static void CELLGEN_NAME(lstm_sequence_forward_task)(int thread, int threads, vo
                     nH);
         (void)step;
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -850,6 +875,7 @@ static int64_t CELLGEN_NAME(lstm_sequence_forward_place)(
     CELLGEN_PLACE(memory->forward_f, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_g, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_o, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 4 * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
@@ -906,34 +932,34 @@ int CELLGEN_NAME(lstm_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI,
     CELLGEN_NAME(lstm_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(lstm_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_i, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w_f, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nI, memory->args->w_g, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nI, memory->args->w_o, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->u_i, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->u_f, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 6 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 6 % threads == thread)
         cg_pack_slot(nH, memory->args->u_g, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 7 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 7 % threads == thread)
         cg_pack_slot(nH, memory->args->u_o, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_2);
     return CELLGEN_OK;
@@ -989,6 +1015,7 @@ int CELLGEN_NAME(lstm_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(lstm_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
                                             here.counts, here.fresh, 0);
@@ -1007,7 +1034,7 @@ int CELLGEN_NAME(lstm_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(lstm_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -1023,13 +1050,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(lstm_sequence_backward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, across_x;
     cg_series series_h;
     cg_series series_c;
@@ -1048,6 +1076,8 @@ typedef struct {
     real *d_g_bar_time; /* kept at every step */
     real *d_f_bar_time; /* kept at every step */
     real *d_i_bar_time; /* kept at every step */
+    real *reverse_2_whole; /* products of one step */
+    real *deferred_10_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *rows_h_prev; /* states before many steps */
     real *d_c_prev_pair; /* gradient between two steps */
@@ -1175,37 +1205,54 @@ static void CELLGEN_NAME(lstm_sequence_backward_reverse_2)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_o_bar @ [u_o.T]; d_g_bar @ [u_g.T]; d_f_bar @ [u_f.T]; d_i_bar @ [u_i.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_o_bar_rows + row_begin * (nH), nH,
+                       memory->args->u_o + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_g_bar_rows + row_begin * (nH), nH,
+                       memory->args->u_g + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 1);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_f_bar_rows + row_begin * (nH), nH,
+                       memory->args->u_f + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 1);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_i_bar_rows + row_begin * (nH), nH,
+                       memory->args->u_i + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->u_o, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->u_g, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_2_panel_2 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->u_f, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_2_panel_3 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->u_i, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_2_panel_4 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_o_bar_rows + top * (nH), nH,
-                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_2_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_g_bar_rows + top * (nH), nH,
-                          memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->reverse_2_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_f_bar_rows + top * (nH), nH,
-                          memory->reverse_2_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->reverse_2_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_i_bar_rows + top * (nH), nH,
-                          memory->reverse_2_panel_4 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->reverse_2_panel_4, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_o_bar_rows + top * (nH), nH,
+                              memory->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_g_bar_rows + top * (nH), nH,
+                              memory->reverse_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_f_bar_rows + top * (nH), nH,
+                              memory->reverse_2_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->reverse_2_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_i_bar_rows + top * (nH), nH,
+                              memory->reverse_2_panel_4 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->reverse_2_panel_4, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1295,7 +1342,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_2)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_o += h_prev.T @ d_o_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_o_bar_rows, nH, d_u_o_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_o_bar_rows, nH, d_u_o_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(lstm_sequence_backward_deferred_3)(
@@ -1315,7 +1362,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_o += x.T @ d_o_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_o_bar_rows, nH, d_w_o_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_o_bar_rows, nH, d_w_o_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(lstm_sequence_backward_deferred_4)(
@@ -1336,7 +1383,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_g += h_prev.T @ d_g_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_g_bar_rows, nH, d_u_g_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_g_bar_rows, nH, d_u_g_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(lstm_sequence_backward_deferred_5)(
@@ -1356,7 +1403,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_5)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_g += x.T @ d_g_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_g_bar_rows, nH, d_w_g_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_g_bar_rows, nH, d_w_g_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(lstm_sequence_backward_deferred_6)(
@@ -1377,7 +1424,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_6)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_f += h_prev.T @ d_f_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_bar_rows, nH, d_u_f_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_bar_rows, nH, d_u_f_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(lstm_sequence_backward_deferred_7)(
@@ -1397,7 +1444,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_7)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += x.T @ d_f_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_bar_rows, nH, d_w_f_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_bar_rows, nH, d_w_f_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(lstm_sequence_backward_deferred_8)(
@@ -1418,7 +1465,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_8)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_i += h_prev.T @ d_i_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_i_bar_rows, nH, d_u_i_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_i_bar_rows, nH, d_u_i_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(lstm_sequence_backward_deferred_9)(
@@ -1438,7 +1485,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_9)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_i += x.T @ d_i_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_bar_rows, nH, d_w_i_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_bar_rows, nH, d_w_i_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(lstm_sequence_backward_deferred_10)(
@@ -1462,37 +1509,54 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_10)(
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_o_bar @ [w_o.T]; d_g_bar @ [w_g.T]; d_f_bar @ [w_f.T]; d_i_bar @ [w_i.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        {
+            real *whole = memory->deferred_10_whole + row_begin * slots * nI + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_o_bar_rows + row_begin * (nH), nH,
+                       memory->args->w_o + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 0);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_g_bar_rows + row_begin * (nH), nH,
+                       memory->args->w_g + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 1);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_f_bar_rows + row_begin * (nH), nH,
+                       memory->args->w_f + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 1);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_i_bar_rows + row_begin * (nH), nH,
+                       memory->args->w_i + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->w_o, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_10_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->w_g, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_10_panel_2 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->w_f, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_10_panel_3 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->w_i, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_10_panel_4 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_o_bar_rows + top * (nH), nH,
-                          memory->deferred_10_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->deferred_10_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_g_bar_rows + top * (nH), nH,
-                          memory->deferred_10_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_10_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_f_bar_rows + top * (nH), nH,
-                          memory->deferred_10_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_10_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_i_bar_rows + top * (nH), nH,
-                          memory->deferred_10_panel_4 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_10_panel_4, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->deferred_10_whole + ((top + row) * slots + slot) * nI + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_o_bar_rows + top * (nH), nH,
+                              memory->deferred_10_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->deferred_10_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_g_bar_rows + top * (nH), nH,
+                              memory->deferred_10_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_10_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_f_bar_rows + top * (nH), nH,
+                              memory->deferred_10_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_10_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_i_bar_rows + top * (nH), nH,
+                              memory->deferred_10_panel_4 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_10_panel_4, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1606,51 +1670,52 @@ static void CELLGEN_NAME(lstm_sequence_backward_task)(int thread, int threads, v
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->u_o, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->u_g, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->u_f, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->u_i, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_4);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_o, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_g, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_3);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_i, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_4);
-    if (0 % threads == thread)
+    if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_i[unit] = 0;
-    if (1 % threads == thread)
+    if (nT == 0 && 1 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_i[unit] = 0;
     if (2 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_i[unit] = 0;
-    if (3 % threads == thread)
+    if (nT == 0 && 3 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_f[unit] = 0;
-    if (4 % threads == thread)
+    if (nT == 0 && 4 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_f[unit] = 0;
     if (5 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_f[unit] = 0;
-    if (6 % threads == thread)
+    if (nT == 0 && 6 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_g[unit] = 0;
-    if (7 % threads == thread)
+    if (nT == 0 && 7 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_g[unit] = 0;
     if (8 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_g[unit] = 0;
-    if (9 % threads == thread)
+    if (nT == 0 && 9 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_o[unit] = 0;
-    if (10 % threads == thread)
+    if (nT == 0 && 10 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_o[unit] = 0;
     if (11 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_o[unit] = 0;
@@ -1701,7 +1766,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_task)(int thread, int threads, v
         CELLGEN_NAME(lstm_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
         CELLGEN_NAME(lstm_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
         CELLGEN_NAME(lstm_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
-        if (memory->pack_late)
+        if (memory->unpacked)
             CELLGEN_NAME(lstm_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(lstm_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
@@ -1711,6 +1776,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_task)(int thread, int threads, v
             CELLGEN_NAME(lstm_sequence_backward_deliver)(memory, step, begin, end);
         }
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -1748,6 +1814,8 @@ static int64_t CELLGEN_NAME(lstm_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_g_bar_time, real, !consume, nT * nB * nH);
     CELLGEN_PLACE(memory->d_f_bar_time, real, !consume, nT * nB * nH);
     CELLGEN_PLACE(memory->d_i_bar_time, real, !consume, nT * nB * nH);
+    CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
+    CELLGEN_PLACE(memory->deferred_10_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
@@ -1802,34 +1870,34 @@ int CELLGEN_NAME(lstm_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI
     CELLGEN_NAME(lstm_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(lstm_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->u_o, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->u_g, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->u_f, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->u_i, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_4);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_o, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_g, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_3);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_i, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_4);
     return CELLGEN_OK;
@@ -1898,6 +1966,7 @@ int CELLGEN_NAME(lstm_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(lstm_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 12 : 0, nT, nB,
                                             here.counts, here.fresh, here.before);
@@ -1925,7 +1994,7 @@ int CELLGEN_NAME(lstm_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int
     if (options && options->consume) here.d_i_bar_time = (real *)(uintptr_t)args->o;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(lstm_sequence_backward_task), &here);
     return CELLGEN_OK;

@@ -371,13 +371,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(lstm_block_cell_sequence_forward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, step_x;
     cg_series series_i;
     cg_series series_cs;
@@ -389,6 +390,7 @@ typedef struct {
     real *forward_1_panel_1; /* packed weights */
     real *forward_1_panel_2; /* packed weights */
     real *forward_1_hoisted; /* products of a window of steps */
+    real *forward_1_whole; /* products of one step */
     real *now_cs_prev; /* state before a step */
     real *now_h_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
@@ -447,45 +449,66 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_forward_forward_1)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]]; h_prev @ [w[I:I + H, :H], w[I:I + H, H:2*H], w[I:I + H, 2*H:3*H], w[I:I + H, 3*H:4*H]] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w + left, 4 * nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w + nH + left, 4 * nH,
+                       whole + 1 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w + 2 * nH + left, 4 * nH,
+                       whole + 2 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w + 3 * nH + left, 4 * nH,
+                       whole + 3 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->w + nI * (4 * nH) + left, 4 * nH,
+                       whole + 0 * nH, slots * nH, 1);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->w + nI * (4 * nH) + nH + left, 4 * nH,
+                       whole + 1 * nH, slots * nH, 1);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->w + nI * (4 * nH) + 2 * nH + left, 4 * nH,
+                       whole + 2 * nH, slots * nH, 1);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->w + nI * (4 * nH) + 3 * nH + left, 4 * nH,
+                       whole + 3 * nH, slots * nH, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, memory->args->w, 4 * nH, 0, first, units, vectors, 4, 0,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nI, memory->args->w + nH, 4 * nH, 0, first, units, vectors, 4, 1,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nI, memory->args->w + 2 * nH, 4 * nH, 0, first, units, vectors, 4, 2,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nI, memory->args->w + 3 * nH, 4 * nH, 0, first, units, vectors, 4, 3,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nH, memory->args->w + nI * (4 * nH), 4 * nH, 0, first, units, vectors, 4, 0,
-                          memory->forward_1_panel_2 + panel * (nH) * 4 * width);
-            cg_pack_block(nH, memory->args->w + nI * (4 * nH) + nH, 4 * nH, 0, first, units, vectors, 4, 1,
-                          memory->forward_1_panel_2 + panel * (nH) * 4 * width);
-            cg_pack_block(nH, memory->args->w + nI * (4 * nH) + 2 * nH, 4 * nH, 0, first, units, vectors, 4, 2,
-                          memory->forward_1_panel_2 + panel * (nH) * 4 * width);
-            cg_pack_block(nH, memory->args->w + nI * (4 * nH) + 3 * nH, 4 * nH, 0, first, units, vectors, 4, 3,
-                          memory->forward_1_panel_2 + panel * (nH) * 4 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->hoist)
+            if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
-                           (size_t)(4 * width) * sizeof(real));
-            else
-            cg_tile_ahead(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 4 * vectors));
-            cg_tile_ahead(rows, 4 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                          memory->forward_1_panel_2 + panel * (nH) * 4 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nH, 4 * vectors));
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                if (memory->hoist)
+                    for (int64_t row = 0; row < rows; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
+                               (size_t)(4 * width) * sizeof(real));
+                else
+                cg_tile_ahead(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_1_panel_1 + block * (nI) * 4 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 4 * vectors));
+                cg_tile_ahead(rows, 4 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                              memory->forward_1_panel_2 + block * (nH) * 4 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 4 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* i_bar = b_0 + x_w_h_prev_0
                  * ci_bar = b_1 + x_w_h_prev_1
@@ -702,28 +725,29 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_forward_task)(int thread, int 
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w + nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nI, memory->args->w + 2 * nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nI, memory->args->w + 3 * nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->w + nI * (4 * nH), 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->w + nI * (4 * nH) + nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 6 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 6 % threads == thread)
         cg_pack_slot(nH, memory->args->w + nI * (4 * nH) + 2 * nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 7 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 7 % threads == thread)
         cg_pack_slot(nH, memory->args->w + nI * (4 * nH) + 3 * nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_2);
     cellgen_team_barrier(memory->team, thread);
@@ -762,6 +786,7 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_forward_task)(int thread, int 
                     nH);
         (void)step;
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -790,6 +815,7 @@ static int64_t CELLGEN_NAME(lstm_block_cell_sequence_forward_place)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 4, nH, CELLGEN_SLOT_VECTORS(4)));
+    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 4 * nH);
     CELLGEN_PLACE(memory->now_cs_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
@@ -844,34 +870,34 @@ int CELLGEN_NAME(lstm_block_cell_sequence_forward_pack)(int64_t nT, int64_t nB, 
     CELLGEN_NAME(lstm_block_cell_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(lstm_block_cell_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w + nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nI, memory->args->w + 2 * nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nI, memory->args->w + 3 * nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->w + nI * (4 * nH), 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->w + nI * (4 * nH) + nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 6 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 6 % threads == thread)
         cg_pack_slot(nH, memory->args->w + nI * (4 * nH) + 2 * nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 7 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 7 % threads == thread)
         cg_pack_slot(nH, memory->args->w + nI * (4 * nH) + 3 * nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_2);
     return CELLGEN_OK;
@@ -925,6 +951,7 @@ int CELLGEN_NAME(lstm_block_cell_sequence_forward)(int64_t nT, int64_t nB, int64
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(lstm_block_cell_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 16 : 0, nT, nB,
                                             here.counts, here.fresh, 0);
@@ -958,7 +985,7 @@ int CELLGEN_NAME(lstm_block_cell_sequence_forward)(int64_t nT, int64_t nB, int64
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(lstm_block_cell_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -974,13 +1001,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(lstm_block_cell_sequence_backward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, across_x;
     cg_series series_i;
     cg_series series_cs, across_cs;
@@ -1000,6 +1028,8 @@ typedef struct {
     real *reverse_2_panel_1; /* packed weights */
     real *deferred_5_panel_1; /* packed weights */
     real *d_icfo_time; /* kept at every step */
+    real *reverse_2_whole; /* products of one step */
+    real *deferred_5_whole; /* products of one step */
     real *d_cs_prev_pair; /* gradient between two steps */
     real *now_cs_prev; /* state before a step */
     real *rows_cs_prev; /* states before many steps */
@@ -1158,22 +1188,36 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_backward_reverse_2)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_icfo @ [w[I:I + H, :4*H].T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_icfo_rows + row_begin * ((4 * nH)), (4 * nH),
+                       memory->args->w + nI * (4 * nH) + left * 4 * nH, 4 * nH,
+                       whole + 0 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(4 * nH, memory->args->w + nI * (4 * nH), 4 * nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_2_panel_1 + panel * (4 * nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH),
-                          memory->reverse_2_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_2_panel_1, panel, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH),
+                              memory->reverse_2_panel_1 + block * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1289,7 +1333,7 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w[I:I + H, :4*H] += h_prev.T @ d_icfo */
-    cg_gemm_tn(units, 4 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_icfo_rows, (4 * nH), d_w_rows + nI * (4 * nH) + first * (4 * nH), 4 * nH, 1);
+    cg_gemm_tn(units, 4 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_icfo_rows, (4 * nH), d_w_rows + nI * (4 * nH) + first * (4 * nH), 4 * nH, step > 0);
 }
 
 static void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_4)(
@@ -1309,7 +1353,7 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w[:I, :4*H] += x.T @ d_icfo */
-    cg_gemm_tn(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_icfo_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, 1);
+    cg_gemm_tn(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_icfo_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step > 0);
 }
 
 static void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_5)(
@@ -1330,22 +1374,36 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_5)(
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_icfo @ [w[:I, :4*H].T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        {
+            real *whole = memory->deferred_5_whole + row_begin * slots * nI + left;
+            cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_icfo_rows + row_begin * ((4 * nH)), (4 * nH),
+                       memory->args->w + left * 4 * nH, 4 * nH,
+                       whole + 0 * nI, slots * nI, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(4 * nH, memory->args->w, 4 * nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_5_panel_1 + panel * (4 * nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH),
-                          memory->deferred_5_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->deferred_5_panel_1, panel, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->deferred_5_whole + ((top + row) * slots + slot) * nI + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH),
+                              memory->deferred_5_panel_1 + block * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->deferred_5_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1458,13 +1516,14 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_backward_task)(int thread, int
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->w + nI * (4 * nH), 4 * nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_5_panel_1);
-    if (0 % threads == thread)
+    if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < (nI + nH) * (4 * nH); ++unit) args->d_w[unit] = 0;
     if (1 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_wci[unit] = 0;
@@ -1516,7 +1575,7 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_backward_task)(int thread, int
         CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
         CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
         CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        if (memory->pack_late)
+        if (memory->unpacked)
             CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
@@ -1526,6 +1585,7 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_backward_task)(int thread, int
             CELLGEN_NAME(lstm_block_cell_sequence_backward_deliver)(memory, step, begin, end);
         }
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -1554,6 +1614,8 @@ static int64_t CELLGEN_NAME(lstm_block_cell_sequence_backward_place)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->d_icfo_time, real, 1, nT * nB * (4 * nH));
+    CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
+    CELLGEN_PLACE(memory->deferred_5_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_cs_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_cs_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_cs_prev, real, gathered, chunk_rows * nH);
@@ -1606,16 +1668,16 @@ int CELLGEN_NAME(lstm_block_cell_sequence_backward_pack)(int64_t nT, int64_t nB,
     CELLGEN_NAME(lstm_block_cell_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(lstm_block_cell_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->w + nI * (4 * nH), 4 * nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_5_panel_1);
     return CELLGEN_OK;
@@ -1674,6 +1736,7 @@ int CELLGEN_NAME(lstm_block_cell_sequence_backward)(int64_t nT, int64_t nB, int6
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(lstm_block_cell_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 32 : 0, nT, nB,
                                             here.counts, here.fresh, here.before);
@@ -1718,7 +1781,7 @@ int CELLGEN_NAME(lstm_block_cell_sequence_backward)(int64_t nT, int64_t nB, int6
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(lstm_block_cell_sequence_backward_task), &here);
     return CELLGEN_OK;

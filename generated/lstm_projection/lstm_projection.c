@@ -438,13 +438,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(lstm_projection_sequence_forward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, step_x;
     cg_series series_r;
     cg_series series_c;
@@ -457,6 +458,8 @@ typedef struct {
     real *forward_g; /* of one step */
     real *forward_o; /* of one step */
     real *forward_o_tanh_c; /* of one step */
+    real *forward_1_whole; /* products of one step */
+    real *forward_2_whole; /* products of one step */
     real *now_r_prev; /* state before a step */
     real *now_c_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
@@ -499,45 +502,66 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]]; r_prev @ [u[:P, :H], u[:P, H:2*H], u[:P, 2*H:3*H], u[:P, 3*H:4*H]] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w + left, 4 * nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w + nH + left, 4 * nH,
+                       whole + 1 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w + 2 * nH + left, 4 * nH,
+                       whole + 2 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w + 3 * nH + left, 4 * nH,
+                       whole + 3 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nP, r_prev_rows + row_begin * (r_prev_stride), r_prev_stride,
+                       memory->args->u + left, 4 * nH,
+                       whole + 0 * nH, slots * nH, 1);
+            cg_gemm_nn(row_end - row_begin, units, nP, r_prev_rows + row_begin * (r_prev_stride), r_prev_stride,
+                       memory->args->u + nH + left, 4 * nH,
+                       whole + 1 * nH, slots * nH, 1);
+            cg_gemm_nn(row_end - row_begin, units, nP, r_prev_rows + row_begin * (r_prev_stride), r_prev_stride,
+                       memory->args->u + 2 * nH + left, 4 * nH,
+                       whole + 2 * nH, slots * nH, 1);
+            cg_gemm_nn(row_end - row_begin, units, nP, r_prev_rows + row_begin * (r_prev_stride), r_prev_stride,
+                       memory->args->u + 3 * nH + left, 4 * nH,
+                       whole + 3 * nH, slots * nH, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, memory->args->w, 4 * nH, 0, first, units, vectors, 4, 0,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nI, memory->args->w + nH, 4 * nH, 0, first, units, vectors, 4, 1,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nI, memory->args->w + 2 * nH, 4 * nH, 0, first, units, vectors, 4, 2,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nI, memory->args->w + 3 * nH, 4 * nH, 0, first, units, vectors, 4, 3,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nP, memory->args->u, 4 * nH, 0, first, units, vectors, 4, 0,
-                          memory->forward_1_panel_2 + panel * (nP) * 4 * width);
-            cg_pack_block(nP, memory->args->u + nH, 4 * nH, 0, first, units, vectors, 4, 1,
-                          memory->forward_1_panel_2 + panel * (nP) * 4 * width);
-            cg_pack_block(nP, memory->args->u + 2 * nH, 4 * nH, 0, first, units, vectors, 4, 2,
-                          memory->forward_1_panel_2 + panel * (nP) * 4 * width);
-            cg_pack_block(nP, memory->args->u + 3 * nH, 4 * nH, 0, first, units, vectors, 4, 3,
-                          memory->forward_1_panel_2 + panel * (nP) * 4 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->hoist)
+            if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
-                           (size_t)(4 * width) * sizeof(real));
-            else
-            cg_tile_ahead(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 4 * vectors));
-            cg_tile_ahead(rows, 4 * vectors, nP, r_prev_rows + top * (r_prev_stride), r_prev_stride,
-                          memory->forward_1_panel_2 + panel * (nP) * 4 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nP, 4 * vectors));
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                if (memory->hoist)
+                    for (int64_t row = 0; row < rows; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
+                               (size_t)(4 * width) * sizeof(real));
+                else
+                cg_tile_ahead(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_1_panel_1 + block * (nI) * 4 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 4 * vectors));
+                cg_tile_ahead(rows, 4 * vectors, nP, r_prev_rows + top * (r_prev_stride), r_prev_stride,
+                              memory->forward_1_panel_2 + block * (nP) * 4 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nP, 4 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* i_bar = b_0 + x_w_r_prev_0
                  * f_bar = b_1 + x_w_r_prev_1
@@ -684,22 +708,36 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
     const int64_t end = (cellgen_share(nP, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* o_tanh_c @ [w_p] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nP ? end * width : nP) - left;
+        {
+            real *whole = memory->forward_2_whole + row_begin * slots * nP + left;
+            cg_gemm_nn(row_end - row_begin, units, nH, o_tanh_c_rows + row_begin * (nH), nH,
+                       memory->args->w_p + left, nP,
+                       whole + 0 * nP, slots * nP, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nP - first < width ? nP - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->w_p, nP, 0, first, units, vectors, 1, 0,
-                          memory->forward_2_panel_1 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, o_tanh_c_rows + top * (nH), nH,
-                          memory->forward_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_2_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_2_whole + ((top + row) * slots + slot) * nP + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, o_tanh_c_rows + top * (nH), nH,
+                              memory->forward_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* r = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -785,31 +823,32 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_task)(int thread, int 
     const int64_t nP = memory->nP;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w + nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nI, memory->args->w + 2 * nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nI, memory->args->w + 3 * nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nP, memory->args->u, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         cg_pack_slot(nP, memory->args->u + nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 6 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 6 % threads == thread)
         cg_pack_slot(nP, memory->args->u + 2 * nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 7 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 7 % threads == thread)
         cg_pack_slot(nP, memory->args->u + 3 * nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 8 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 8 % threads == thread)
         cg_pack_slot(nH, memory->args->w_p, nP, 0, nP,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
     cellgen_team_barrier(memory->team, thread);
@@ -850,6 +889,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_task)(int thread, int 
                     nH);
         (void)step;
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -884,6 +924,8 @@ static int64_t CELLGEN_NAME(lstm_projection_sequence_forward_place)(
     CELLGEN_PLACE(memory->forward_g, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_o, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_o_tanh_c, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 4 * nH);
+    CELLGEN_PLACE(memory->forward_2_whole, real, plan->unpacked, nB * 1 * nP);
     CELLGEN_PLACE(memory->now_r_prev, real, guarded, nB * nP);
     CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
@@ -932,38 +974,38 @@ int CELLGEN_NAME(lstm_projection_sequence_forward_pack)(int64_t nT, int64_t nB, 
     CELLGEN_NAME(lstm_projection_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(lstm_projection_sequence_forward_place_packed)(&here, nT, nB, nI, nP, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nP = nP;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w + nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nI, memory->args->w + 2 * nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nI, memory->args->w + 3 * nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nP, memory->args->u, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         cg_pack_slot(nP, memory->args->u + nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 1, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 6 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 6 % threads == thread)
         cg_pack_slot(nP, memory->args->u + 2 * nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 2, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 7 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 7 % threads == thread)
         cg_pack_slot(nP, memory->args->u + 3 * nH, 4 * nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(4), 4, 3, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 8 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 8 % threads == thread)
         cg_pack_slot(nH, memory->args->w_p, nP, 0, nP,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
     return CELLGEN_OK;
@@ -1012,6 +1054,7 @@ int CELLGEN_NAME(lstm_projection_sequence_forward)(int64_t nT, int64_t nB, int64
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(lstm_projection_sequence_forward_place_packed)(&here, nT, nB, nI, nP, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
                                             here.counts, here.fresh, 0);
@@ -1030,7 +1073,7 @@ int CELLGEN_NAME(lstm_projection_sequence_forward)(int64_t nT, int64_t nB, int64
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(lstm_projection_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -1047,13 +1090,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(lstm_projection_sequence_backward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, across_x;
     cg_series series_r;
     cg_series series_c, across_c;
@@ -1067,7 +1111,10 @@ typedef struct {
     real *reverse_d_c_in; /* of one step */
     real *reverse_tanh_c; /* of one step */
     real *d_b_x_w_r_prev_u_time; /* kept at every step */
+    real *reverse_3_whole; /* products of one step */
+    real *reverse_4_whole; /* products of one step */
     real *deferred_o_tanh_c; /* of a chunk */
+    real *deferred_6_whole; /* products of one step */
     real *d_r_prev_pair; /* gradient between two steps */
     real *rows_r_prev; /* states before many steps */
     real *d_c_prev_pair; /* gradient between two steps */
@@ -1183,22 +1230,36 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_r_in @ [w_p.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, nP, d_r_in_rows + row_begin * (nP), nP,
+                       memory->args->w_p + left * nP, nP,
+                       whole + 0 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nP, memory->args->w_p, nP, 1, first, units, vectors, 1, 0,
-                          memory->reverse_3_panel_1 + panel * (nP) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nP, d_r_in_rows + top * (nP), nP,
-                          memory->reverse_3_panel_1 + panel * (nP) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_3_panel_1, panel, next, (top - row_begin) / high, nP, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nP, d_r_in_rows + top * (nP), nP,
+                              memory->reverse_3_panel_1 + block * (nP) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nP, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_tanh_c = d_o_tanh_c * o
                  * d_c_total = d_c_in + d_tanh_c * (1 - tanh_c**2)
@@ -1309,22 +1370,36 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
     const int64_t end = (cellgen_share(nP, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_b_x_w_r_prev_u @ [u.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nP ? end * width : nP) - left;
+        {
+            real *whole = memory->reverse_4_whole + row_begin * slots * nP + left;
+            cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_b_x_w_r_prev_u_rows + row_begin * ((4 * nH)), (4 * nH),
+                       memory->args->u + left * 4 * nH, 4 * nH,
+                       whole + 0 * nP, slots * nP, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nP - first < width ? nP - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(4 * nH, memory->args->u, 4 * nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_4_panel_1 + panel * (4 * nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH),
-                          memory->reverse_4_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_4_panel_1, panel, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_4_whole + ((top + row) * slots + slot) * nP + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH),
+                              memory->reverse_4_panel_1 + block * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_4_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_r_prev = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1424,7 +1499,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_p += o_tanh_c.T @ d_r_in */
-    cg_gemm_tn(units, nP, row_end - row_begin, o_tanh_c_rows + first, nH, d_r_in_rows, nP, d_w_p_rows + first * nP, nP, 1);
+    cg_gemm_tn(units, nP, row_end - row_begin, o_tanh_c_rows + first, nH, d_r_in_rows, nP, d_w_p_rows + first * nP, nP, step > 0);
 }
 
 static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(
@@ -1446,7 +1521,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nP, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nP, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u += r_prev.T @ d_b_x_w_r_prev_u */
-    cg_gemm_tn(units, 4 * nH, row_end - row_begin, r_prev_rows + first, r_prev_stride, d_b_x_w_r_prev_u_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, 1);
+    cg_gemm_tn(units, 4 * nH, row_end - row_begin, r_prev_rows + first, r_prev_stride, d_b_x_w_r_prev_u_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, step > 0);
 }
 
 static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_5)(
@@ -1467,7 +1542,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_5)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_b_x_w_r_prev_u */
-    cg_gemm_tn(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_b_x_w_r_prev_u_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, 1);
+    cg_gemm_tn(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_b_x_w_r_prev_u_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step > 0);
 }
 
 static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
@@ -1489,22 +1564,36 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_b_x_w_r_prev_u @ [w.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        {
+            real *whole = memory->deferred_6_whole + row_begin * slots * nI + left;
+            cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_b_x_w_r_prev_u_rows + row_begin * ((4 * nH)), (4 * nH),
+                       memory->args->w + left * 4 * nH, 4 * nH,
+                       whole + 0 * nI, slots * nI, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(4 * nH, memory->args->w, 4 * nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_6_panel_1 + panel * (4 * nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH),
-                          memory->deferred_6_panel_1 + panel * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->deferred_6_panel_1, panel, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->deferred_6_whole + ((top + row) * slots + slot) * nI + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH),
+                              memory->deferred_6_panel_1 + block * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->deferred_6_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1622,22 +1711,23 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_task)(int thread, int
     const int64_t nP = memory->nP;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nP, memory->args->w_p, nP, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->u, 4 * nH, 1, nP,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_4_panel_1);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
-    if (0 % threads == thread)
+    if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * (4 * nH); ++unit) args->d_w[unit] = 0;
-    if (1 % threads == thread)
+    if (nT == 0 && 1 % threads == thread)
         for (int64_t unit = 0; unit < nP * (4 * nH); ++unit) args->d_u[unit] = 0;
     if (2 % threads == thread)
         for (int64_t unit = 0; unit < (4 * nH); ++unit) args->d_b[unit] = 0;
-    if (3 % threads == thread)
+    if (nT == 0 && 3 % threads == thread)
         for (int64_t unit = 0; unit < nH * nP; ++unit) args->d_w_p[unit] = 0;
     cellgen_team_barrier(memory->team, thread);
 
@@ -1691,7 +1781,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_task)(int thread, int
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lstm_projection_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->pack_late)
+        if (memory->unpacked)
             CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
@@ -1702,6 +1792,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_task)(int thread, int
             CELLGEN_NAME(lstm_projection_sequence_backward_deliver)(memory, step, begin, end);
         }
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -1734,7 +1825,10 @@ static int64_t CELLGEN_NAME(lstm_projection_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_d_c_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_tanh_c, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_b_x_w_r_prev_u_time, real, 1, nT * nB * (4 * nH));
+    CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
+    CELLGEN_PLACE(memory->reverse_4_whole, real, plan->unpacked, nB * 1 * nP);
     CELLGEN_PLACE(memory->deferred_o_tanh_c, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->deferred_6_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_r_prev_pair, real, 1, 2 * nB * nP);
     CELLGEN_PLACE(memory->rows_r_prev, real, gathered, chunk_rows * nP);
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
@@ -1785,20 +1879,20 @@ int CELLGEN_NAME(lstm_projection_sequence_backward_pack)(int64_t nT, int64_t nB,
     CELLGEN_NAME(lstm_projection_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(lstm_projection_sequence_backward_place_packed)(&here, nT, nB, nI, nP, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nP = nP;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nP, memory->args->w_p, nP, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->u, 4 * nH, 1, nP,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_4_panel_1);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
     return CELLGEN_OK;
@@ -1855,6 +1949,7 @@ int CELLGEN_NAME(lstm_projection_sequence_backward)(int64_t nT, int64_t nB, int6
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(lstm_projection_sequence_backward_place_packed)(&here, nT, nB, nI, nP, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 12 : 0, nT, nB,
                                             here.counts, here.fresh, here.before);
@@ -1879,7 +1974,7 @@ int CELLGEN_NAME(lstm_projection_sequence_backward)(int64_t nT, int64_t nB, int6
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < nP + nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(lstm_projection_sequence_backward_task), &here);
     return CELLGEN_OK;

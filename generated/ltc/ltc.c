@@ -1286,13 +1286,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(ltc_sequence_forward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, step_x;
     cg_series series_ts, step_ts;
     cg_series series_h;
@@ -1308,15 +1309,21 @@ typedef struct {
     real *forward_drive; /* of one step */
     real *forward_f_1; /* of one step */
     real *forward_h_1; /* of one step */
+    real *forward_2_whole; /* products of one step */
     real *forward_f_2; /* of one step */
     real *forward_h_2; /* of one step */
+    real *forward_3_whole; /* products of one step */
     real *forward_f_3; /* of one step */
     real *forward_h_3; /* of one step */
+    real *forward_4_whole; /* products of one step */
     real *forward_f_4; /* of one step */
     real *forward_h_4; /* of one step */
+    real *forward_5_whole; /* products of one step */
     real *forward_f_5; /* of one step */
     real *forward_h_5; /* of one step */
+    real *forward_6_whole; /* products of one step */
     real *forward_f_6; /* of one step */
+    real *forward_7_whole; /* products of one step */
     real *now_h_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
     real *stage_ts; /* of one step, zeros */
@@ -1380,36 +1387,51 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [w]; h_prev @ [u] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_2_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->u + left, nH,
+                       whole + 1 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, memory->args->w, nH, 0, first, units, vectors, 1, 0,
-                          memory->forward_2_panel_1 + panel * (nI) * 1 * width);
-            cg_pack_block(nH, memory->args->u, nH, 0, first, units, vectors, 1, 0,
-                          memory->forward_2_panel_2 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            for (int64_t row = 0; row < rows; ++row)
-                for (int64_t unit = 0; unit < width; ++unit)
-                    tile[(row * slots + 1) * width + unit] = 0;
-            if (memory->hoist)
+            if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
-                           (size_t)(1 * width) * sizeof(real));
-            else
-            cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_2_panel_1 + panel * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_2_panel_1, panel, next, (top - row_begin) / high, nI, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                          memory->forward_2_panel_2 + panel * (nH) * 1 * width, tile + 1 * width, slots * width, 1,
-                          cg_ahead(memory->forward_2_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t unit = 0; unit < width; ++unit)
+                        tile[(row * slots + 1) * width + unit] = 0;
+                if (memory->hoist)
+                    for (int64_t row = 0; row < rows; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
+                               (size_t)(1 * width) * sizeof(real));
+                else
+                cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_2_panel_1 + block * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                              memory->forward_2_panel_2 + block * (nH) * 1 * width, tile + 1 * width, slots * width, 1,
+                              cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* drive = b + x_w
                  * f_1 = sigmoid(drive + h_prev_u)
@@ -1515,22 +1537,36 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_1 @ [u] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_3_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nH, h_1_rows + row_begin * (nH), nH,
+                       memory->args->u + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->u, nH, 0, first, units, vectors, 1, 0,
-                          memory->forward_3_panel_1 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, h_1_rows + top * (nH), nH,
-                          memory->forward_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_3_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_3_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, h_1_rows + top * (nH), nH,
+                              memory->forward_3_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_3_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* f_2 = sigmoid(drive + h_1_u)
                  * h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1) */
@@ -1604,22 +1640,36 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_2 @ [u] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_4_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nH, h_2_rows + row_begin * (nH), nH,
+                       memory->args->u + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->u, nH, 0, first, units, vectors, 1, 0,
-                          memory->forward_4_panel_1 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, h_2_rows + top * (nH), nH,
-                          memory->forward_4_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_4_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_4_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, h_2_rows + top * (nH), nH,
+                              memory->forward_4_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_4_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* f_3 = sigmoid(drive + h_2_u)
                  * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1) */
@@ -1693,22 +1743,36 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_3 @ [u] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_5_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nH, h_3_rows + row_begin * (nH), nH,
+                       memory->args->u + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->u, nH, 0, first, units, vectors, 1, 0,
-                          memory->forward_5_panel_1 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, h_3_rows + top * (nH), nH,
-                          memory->forward_5_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_5_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_5_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, h_3_rows + top * (nH), nH,
+                              memory->forward_5_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_5_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* f_4 = sigmoid(drive + h_3_u)
                  * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1) */
@@ -1782,22 +1846,36 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_4 @ [u] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_6_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nH, h_4_rows + row_begin * (nH), nH,
+                       memory->args->u + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->u, nH, 0, first, units, vectors, 1, 0,
-                          memory->forward_6_panel_1 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, h_4_rows + top * (nH), nH,
-                          memory->forward_6_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_6_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_6_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, h_4_rows + top * (nH), nH,
+                              memory->forward_6_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_6_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* f_5 = sigmoid(drive + h_4_u)
                  * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1) */
@@ -1872,22 +1950,36 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_5 @ [u] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_7_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nH, h_5_rows + row_begin * (nH), nH,
+                       memory->args->u + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->u, nH, 0, first, units, vectors, 1, 0,
-                          memory->forward_7_panel_1 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, h_5_rows + top * (nH), nH,
-                          memory->forward_7_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_7_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_7_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, h_5_rows + top * (nH), nH,
+                              memory->forward_7_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_7_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* f_6 = sigmoid(drive + h_5_u)
                  * h = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1) */
@@ -1989,25 +2081,26 @@ static void CELLGEN_NAME(ltc_sequence_forward_task)(int thread, int threads, voi
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_3_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_4_panel_1);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_5_panel_1);
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_6_panel_1);
-    if (!memory->packed && !memory->pack_late && 6 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 6 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_7_panel_1);
     cellgen_team_barrier(memory->team, thread);
@@ -2053,6 +2146,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_task)(int thread, int threads, voi
                     nH);
         (void)step;
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -2090,15 +2184,21 @@ static int64_t CELLGEN_NAME(ltc_sequence_forward_place)(
     CELLGEN_PLACE(memory->forward_drive, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_f_1, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_h_1, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_2_whole, real, plan->unpacked, nB * 2 * nH);
     CELLGEN_PLACE(memory->forward_f_2, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_h_2, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->forward_f_3, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_h_3, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_4_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->forward_f_4, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_h_4, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_5_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->forward_f_5, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_h_5, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_6_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->forward_f_6, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_7_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
     CELLGEN_PLACE(memory->stage_ts, real, tables, nB * 1);
@@ -2147,31 +2247,31 @@ int CELLGEN_NAME(ltc_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, 
     CELLGEN_NAME(ltc_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(ltc_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_2_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_3_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_4_panel_1);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_5_panel_1);
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_6_panel_1);
-    if (!memory->packed && !memory->pack_late && 6 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 6 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->forward_7_panel_1);
     return CELLGEN_OK;
@@ -2218,6 +2318,7 @@ int CELLGEN_NAME(ltc_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(ltc_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
                                             here.counts, here.fresh, 0);
@@ -2236,7 +2337,7 @@ int CELLGEN_NAME(ltc_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(ltc_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -2252,13 +2353,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(ltc_sequence_backward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, across_x;
     cg_series series_ts, step_ts, across_ts;
     cg_series series_h;
@@ -2282,14 +2384,20 @@ typedef struct {
     real *reverse_d_h_5_direct; /* of one step */
     real *d_h_5_time; /* kept at every step */
     real *d_f_5_pre_time; /* kept at every step */
+    real *reverse_4_whole; /* products of one step */
     real *d_h_4_time; /* kept at every step */
     real *d_f_4_pre_time; /* kept at every step */
+    real *reverse_5_whole; /* products of one step */
     real *d_h_3_time; /* kept at every step */
     real *d_f_3_pre_time; /* kept at every step */
+    real *reverse_6_whole; /* products of one step */
     real *d_h_2_time; /* kept at every step */
     real *d_f_2_pre_time; /* kept at every step */
+    real *reverse_7_whole; /* products of one step */
     real *d_h_1_time; /* kept at every step */
     real *d_f_1_pre_time; /* kept at every step */
+    real *reverse_8_whole; /* products of one step */
+    real *reverse_9_whole; /* products of one step */
     real *deferred_dt; /* of a chunk */
     real *deferred_h_1; /* of a chunk */
     real *deferred_h_2; /* of a chunk */
@@ -2304,6 +2412,7 @@ typedef struct {
     real *total_d_u_4; /* summed over all steps */
     real *total_d_u_5; /* summed over all steps */
     real *total_d_u_6; /* summed over all steps */
+    real *deferred_10_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
@@ -2486,22 +2595,36 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_f_6_pre @ [u.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_4_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_f_6_pre_rows + row_begin * (nH), nH,
+                       memory->args->u + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_4_panel_1 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_f_6_pre_rows + top * (nH), nH,
-                          memory->reverse_4_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_4_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_4_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_f_6_pre_rows + top * (nH), nH,
+                              memory->reverse_4_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_4_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_5 = d_h_5_1 + d_h_5_direct
                  * d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / ((1 / tau + f_5) * dt + 1)**2)
@@ -2585,22 +2708,36 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_f_5_pre @ [u.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_5_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_f_5_pre_rows + row_begin * (nH), nH,
+                       memory->args->u + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_5_panel_1 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_f_5_pre_rows + top * (nH), nH,
-                          memory->reverse_5_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_5_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_5_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_f_5_pre_rows + top * (nH), nH,
+                              memory->reverse_5_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_5_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1
                  * d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / ((1 / tau + f_4) * dt + 1)**2)
@@ -2688,22 +2825,36 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_f_4_pre @ [u.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_6_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_f_4_pre_rows + row_begin * (nH), nH,
+                       memory->args->u + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_6_panel_1 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_f_4_pre_rows + top * (nH), nH,
-                          memory->reverse_6_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_6_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_6_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_f_4_pre_rows + top * (nH), nH,
+                              memory->reverse_6_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_6_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1
                  * d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / ((1 / tau + f_3) * dt + 1)**2)
@@ -2791,22 +2942,36 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_f_3_pre @ [u.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_7_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_f_3_pre_rows + row_begin * (nH), nH,
+                       memory->args->u + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_7_panel_1 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_f_3_pre_rows + top * (nH), nH,
-                          memory->reverse_7_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_7_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_7_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_f_3_pre_rows + top * (nH), nH,
+                              memory->reverse_7_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_7_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1
                  * d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / ((1 / tau + f_2) * dt + 1)**2)
@@ -2896,22 +3061,36 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_f_2_pre @ [u.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_8_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_f_2_pre_rows + row_begin * (nH), nH,
+                       memory->args->u + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_8_panel_1 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_f_2_pre_rows + top * (nH), nH,
-                          memory->reverse_8_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_8_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_8_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_f_2_pre_rows + top * (nH), nH,
+                              memory->reverse_8_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_8_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1
                  * d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / ((1 / tau + f_1) * dt + 1)**2)
@@ -2995,22 +3174,36 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_f_1_pre @ [u.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_9_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_f_1_pre_rows + row_begin * (nH), nH,
+                       memory->args->u + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->u, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_9_panel_1 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_f_1_pre_rows + top * (nH), nH,
-                          memory->reverse_9_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_9_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_9_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_f_1_pre_rows + top * (nH), nH,
+                              memory->reverse_9_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_9_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -3263,7 +3456,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_1 += h_5.T @ d_f_6_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_5_rows + first, nH, d_f_6_pre_rows, nH, d_u_1_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_5_rows + first, nH, d_f_6_pre_rows, nH, d_u_1_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
@@ -3282,7 +3475,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_2 += h_4.T @ d_f_5_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_4_rows + first, nH, d_f_5_pre_rows, nH, d_u_2_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_4_rows + first, nH, d_f_5_pre_rows, nH, d_u_2_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
@@ -3301,7 +3494,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_3 += h_3.T @ d_f_4_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_3_rows + first, nH, d_f_4_pre_rows, nH, d_u_3_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_3_rows + first, nH, d_f_4_pre_rows, nH, d_u_3_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_6)(
@@ -3320,7 +3513,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_6)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_4 += h_2.T @ d_f_3_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_2_rows + first, nH, d_f_3_pre_rows, nH, d_u_4_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_2_rows + first, nH, d_f_3_pre_rows, nH, d_u_4_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_7)(
@@ -3339,7 +3532,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_7)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_5 += h_1.T @ d_f_2_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_1_rows + first, nH, d_f_2_pre_rows, nH, d_u_5_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_1_rows + first, nH, d_f_2_pre_rows, nH, d_u_5_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_8)(
@@ -3360,7 +3553,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_8)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_6 += h_prev.T @ d_f_1_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_1_pre_rows, nH, d_u_6_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_1_pre_rows, nH, d_u_6_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_9)(
@@ -3380,7 +3573,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_9)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_drive */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_drive_rows, nH, d_w_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_drive_rows, nH, d_w_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
@@ -3401,22 +3594,36 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_drive @ [w.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        {
+            real *whole = memory->deferred_10_whole + row_begin * slots * nI + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_drive_rows + row_begin * (nH), nH,
+                       memory->args->w + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->w, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_10_panel_1 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_drive_rows + top * (nH), nH,
-                          memory->deferred_10_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->deferred_10_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->deferred_10_whole + ((top + row) * slots + slot) * nI + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_drive_rows + top * (nH), nH,
+                              memory->deferred_10_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->deferred_10_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -3586,28 +3793,29 @@ static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, vo
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_4_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_5_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_6_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_7_panel_1);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_8_panel_1);
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_9_panel_1);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
-    if (0 % threads == thread)
+    if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w[unit] = 0;
     if (1 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b[unit] = 0;
@@ -3615,17 +3823,17 @@ static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, vo
         for (int64_t unit = 0; unit < nH; ++unit) args->d_a[unit] = 0;
     if (3 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_tau[unit] = 0;
-    if (4 % threads == thread)
+    if (nT == 0 && 4 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) memory->total_d_u_1[unit] = 0;
-    if (5 % threads == thread)
+    if (nT == 0 && 5 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) memory->total_d_u_2[unit] = 0;
-    if (6 % threads == thread)
+    if (nT == 0 && 6 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) memory->total_d_u_3[unit] = 0;
-    if (7 % threads == thread)
+    if (nT == 0 && 7 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) memory->total_d_u_4[unit] = 0;
-    if (8 % threads == thread)
+    if (nT == 0 && 8 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) memory->total_d_u_5[unit] = 0;
-    if (9 % threads == thread)
+    if (nT == 0 && 9 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) memory->total_d_u_6[unit] = 0;
     cellgen_team_barrier(memory->team, thread);
 
@@ -3696,7 +3904,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, vo
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(ltc_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->pack_late)
+        if (memory->unpacked)
             CELLGEN_NAME(ltc_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(ltc_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
@@ -3711,6 +3919,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, vo
     }
     cellgen_team_barrier(memory->team, thread);
     if (thread == 0) CELLGEN_NAME(ltc_sequence_backward_epilogue)(memory);
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -3753,14 +3962,20 @@ static int64_t CELLGEN_NAME(ltc_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_d_h_5_direct, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_h_5_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_f_5_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->reverse_4_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->d_h_4_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_f_4_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->reverse_5_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->d_h_3_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_f_3_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->reverse_6_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->d_h_2_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_f_2_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->reverse_7_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->d_h_1_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_f_1_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->reverse_8_whole, real, plan->unpacked, nB * 1 * nH);
+    CELLGEN_PLACE(memory->reverse_9_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_dt, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_h_1, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_h_2, real, 1, chunk_rows * nH);
@@ -3775,6 +3990,7 @@ static int64_t CELLGEN_NAME(ltc_sequence_backward_place)(
     CELLGEN_PLACE(memory->total_d_u_4, real, 1, nH * nH);
     CELLGEN_PLACE(memory->total_d_u_5, real, 1, nH * nH);
     CELLGEN_PLACE(memory->total_d_u_6, real, 1, nH * nH);
+    CELLGEN_PLACE(memory->deferred_10_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
@@ -3827,31 +4043,31 @@ int CELLGEN_NAME(ltc_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
     CELLGEN_NAME(ltc_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(ltc_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_4_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_5_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_6_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_7_panel_1);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_8_panel_1);
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->u, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_9_panel_1);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
     return CELLGEN_OK;
@@ -3910,6 +4126,7 @@ int CELLGEN_NAME(ltc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(ltc_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 12 : 0, nT, nB,
                                             here.counts, here.fresh, here.before);
@@ -3936,7 +4153,7 @@ int CELLGEN_NAME(ltc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.across_d_ts = cg_across(here.series_d_ts, nB, here.gather ? here.rows_d_ts : 0, 1);
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(ltc_sequence_backward_task), &here);
     return CELLGEN_OK;

@@ -246,18 +246,20 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(min_gru_sequence_forward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, step_x;
     cg_series series_h;
     real *forward_1_panel_1; /* packed weights */
     real *forward_z; /* of one step */
     real *forward_n_bar; /* of one step */
+    real *forward_1_whole; /* products of one step */
     real *now_h_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
     real *only_h; /* of the last step */
@@ -292,24 +294,39 @@ static void CELLGEN_NAME(min_gru_sequence_forward_forward_1)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
     /* x @ [w_z, w_n] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_z + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_n + left, nH,
+                       whole + 1 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, memory->args->w_z, nH, 0, first, units, vectors, 2, 0,
-                          memory->forward_1_panel_1 + panel * (nI) * 2 * width);
-            cg_pack_block(nI, memory->args->w_n, nH, 0, first, units, vectors, 2, 1,
-                          memory->forward_1_panel_1 + panel * (nI) * 2 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_1_panel_1 + panel * (nI) * 2 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 2 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_1_panel_1 + block * (nI) * 2 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 2 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* z = sigmoid(b_z + x_w_z)
                  * n_bar = b_n + x_w_n
@@ -414,10 +431,11 @@ static void CELLGEN_NAME(min_gru_sequence_forward_task)(int thread, int threads,
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_z, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w_n, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
     cellgen_team_barrier(memory->team, thread);
@@ -450,6 +468,7 @@ static void CELLGEN_NAME(min_gru_sequence_forward_task)(int thread, int threads,
                     nH);
         (void)step;
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -478,6 +497,7 @@ static int64_t CELLGEN_NAME(min_gru_sequence_forward_place)(
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_z, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_n_bar, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 2 * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
     CELLGEN_PLACE(memory->only_h, real, last, nB * nH);
@@ -524,16 +544,16 @@ int CELLGEN_NAME(min_gru_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t 
     CELLGEN_NAME(min_gru_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(min_gru_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_z, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w_n, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(2), 2, 1, memory->forward_1_panel_1);
     return CELLGEN_OK;
@@ -578,6 +598,7 @@ int CELLGEN_NAME(min_gru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, i
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(min_gru_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 4 : 0, nT, nB,
                                             here.counts, here.fresh, 0);
@@ -593,7 +614,7 @@ int CELLGEN_NAME(min_gru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, i
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(min_gru_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -609,13 +630,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(min_gru_sequence_backward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, across_x;
     cg_series series_h;
     cg_series series_d_h;
@@ -625,6 +647,7 @@ typedef struct {
     real *d_h_in_time; /* kept at every step */
     real *deferred_d_n_bar; /* of a chunk */
     real *deferred_d_z_pre; /* of a chunk */
+    real *deferred_4_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
@@ -745,7 +768,7 @@ static void CELLGEN_NAME(min_gru_sequence_backward_deferred_2)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_n += x.T @ d_n_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_bar_rows, nH, d_w_n_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_bar_rows, nH, d_w_n_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(min_gru_sequence_backward_deferred_3)(
@@ -765,7 +788,7 @@ static void CELLGEN_NAME(min_gru_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_z += x.T @ d_z_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(min_gru_sequence_backward_deferred_4)(
@@ -787,27 +810,42 @@ static void CELLGEN_NAME(min_gru_sequence_backward_deferred_4)(
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_n_bar @ [w_n.T]; d_z_pre @ [w_z.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        {
+            real *whole = memory->deferred_4_whole + row_begin * slots * nI + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_n_bar_rows + row_begin * (nH), nH,
+                       memory->args->w_n + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 0);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_z_pre_rows + row_begin * (nH), nH,
+                       memory->args->w_z + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->w_n, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_4_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->w_z, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_4_panel_2 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_n_bar_rows + top * (nH), nH,
-                          memory->deferred_4_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->deferred_4_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_z_pre_rows + top * (nH), nH,
-                          memory->deferred_4_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_4_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->deferred_4_whole + ((top + row) * slots + slot) * nI + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_n_bar_rows + top * (nH), nH,
+                              memory->deferred_4_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->deferred_4_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_z_pre_rows + top * (nH), nH,
+                              memory->deferred_4_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_4_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -904,17 +942,18 @@ static void CELLGEN_NAME(min_gru_sequence_backward_task)(int thread, int threads
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_z, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
-    if (0 % threads == thread)
+    if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_z[unit] = 0;
     if (1 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_z[unit] = 0;
-    if (2 % threads == thread)
+    if (nT == 0 && 2 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_n[unit] = 0;
     if (3 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_n[unit] = 0;
@@ -959,7 +998,7 @@ static void CELLGEN_NAME(min_gru_sequence_backward_task)(int thread, int threads
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(min_gru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->pack_late)
+        if (memory->unpacked)
             CELLGEN_NAME(min_gru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(min_gru_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
@@ -970,6 +1009,7 @@ static void CELLGEN_NAME(min_gru_sequence_backward_task)(int thread, int threads
             CELLGEN_NAME(min_gru_sequence_backward_deliver)(memory, step, begin, end);
         }
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -1000,6 +1040,7 @@ static int64_t CELLGEN_NAME(min_gru_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_h_in_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->deferred_d_n_bar, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_z_pre, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
@@ -1046,16 +1087,16 @@ int CELLGEN_NAME(min_gru_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t
     CELLGEN_NAME(min_gru_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(min_gru_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_z, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
     return CELLGEN_OK;
@@ -1105,6 +1146,7 @@ int CELLGEN_NAME(min_gru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, 
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(min_gru_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 8 : 0, nT, nB,
                                             here.counts, here.fresh, here.before);
@@ -1124,7 +1166,7 @@ int CELLGEN_NAME(min_gru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, 
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(min_gru_sequence_backward_task), &here);
     return CELLGEN_OK;

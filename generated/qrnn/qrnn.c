@@ -328,13 +328,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(qrnn_sequence_forward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, step_x;
     cg_series series_h;
     cg_series series_c;
@@ -342,6 +343,7 @@ typedef struct {
     real *forward_z; /* of one step */
     real *forward_f; /* of one step */
     real *forward_o; /* of one step */
+    real *forward_1_whole; /* products of one step */
     real *now_c_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
     real *only_h; /* of the last step */
@@ -381,26 +383,42 @@ static void CELLGEN_NAME(qrnn_sequence_forward_forward_1)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
     /* x @ [w_z, w_f, w_o] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_z + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_f + left, nH,
+                       whole + 1 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_o + left, nH,
+                       whole + 2 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, memory->args->w_z, nH, 0, first, units, vectors, 3, 0,
-                          memory->forward_1_panel_1 + panel * (nI) * 3 * width);
-            cg_pack_block(nI, memory->args->w_f, nH, 0, first, units, vectors, 3, 1,
-                          memory->forward_1_panel_1 + panel * (nI) * 3 * width);
-            cg_pack_block(nI, memory->args->w_o, nH, 0, first, units, vectors, 3, 2,
-                          memory->forward_1_panel_1 + panel * (nI) * 3 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 3 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_1_panel_1 + block * (nI) * 3 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 3 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* z = tanh(b_z + x_w_z)
                  * f = sigmoid(b_f + x_w_f)
@@ -529,13 +547,14 @@ static void CELLGEN_NAME(qrnn_sequence_forward_task)(int thread, int threads, vo
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_z, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w_f, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nI, memory->args->w_o, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_1);
     cellgen_team_barrier(memory->team, thread);
@@ -568,6 +587,7 @@ static void CELLGEN_NAME(qrnn_sequence_forward_task)(int thread, int threads, vo
                     nH);
         (void)step;
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -597,6 +617,7 @@ static int64_t CELLGEN_NAME(qrnn_sequence_forward_place)(
     CELLGEN_PLACE(memory->forward_z, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_f, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_o, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 3 * nH);
     CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
     CELLGEN_PLACE(memory->only_h, real, last, nB * nH);
@@ -646,19 +667,19 @@ int CELLGEN_NAME(qrnn_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI,
     CELLGEN_NAME(qrnn_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(qrnn_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_z, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w_f, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nI, memory->args->w_o, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_1);
     return CELLGEN_OK;
@@ -706,6 +727,7 @@ int CELLGEN_NAME(qrnn_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(qrnn_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
                                             here.counts, here.fresh, 0);
@@ -724,7 +746,7 @@ int CELLGEN_NAME(qrnn_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(qrnn_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -740,13 +762,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(qrnn_sequence_backward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, across_x;
     cg_series series_c, across_c;
     cg_series series_d_h, across_d_h;
@@ -759,6 +782,7 @@ typedef struct {
     real *deferred_d_o_pre; /* of a chunk */
     real *deferred_d_f_pre; /* of a chunk */
     real *deferred_d_z_pre; /* of a chunk */
+    real *deferred_5_whole; /* products of one step */
     real *d_c_prev_pair; /* gradient between two steps */
     real *rows_c_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
@@ -914,7 +938,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_2)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_o += x.T @ d_o_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, nH, d_w_o_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, nH, d_w_o_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(qrnn_sequence_backward_deferred_3)(
@@ -934,7 +958,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += x.T @ d_f_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(qrnn_sequence_backward_deferred_4)(
@@ -954,7 +978,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_z += x.T @ d_z_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(qrnn_sequence_backward_deferred_5)(
@@ -977,32 +1001,48 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_5)(
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_o_pre @ [w_o.T]; d_f_pre @ [w_f.T]; d_z_pre @ [w_z.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        {
+            real *whole = memory->deferred_5_whole + row_begin * slots * nI + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_o_pre_rows + row_begin * (nH), nH,
+                       memory->args->w_o + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 0);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_f_pre_rows + row_begin * (nH), nH,
+                       memory->args->w_f + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 1);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_z_pre_rows + row_begin * (nH), nH,
+                       memory->args->w_z + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->w_o, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_5_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->w_f, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_5_panel_2 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->w_z, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_5_panel_3 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_o_pre_rows + top * (nH), nH,
-                          memory->deferred_5_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->deferred_5_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
-                          memory->deferred_5_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_5_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_z_pre_rows + top * (nH), nH,
-                          memory->deferred_5_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_5_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->deferred_5_whole + ((top + row) * slots + slot) * nI + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_o_pre_rows + top * (nH), nH,
+                              memory->deferred_5_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->deferred_5_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
+                              memory->deferred_5_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_5_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_z_pre_rows + top * (nH), nH,
+                              memory->deferred_5_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_5_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1101,20 +1141,21 @@ static void CELLGEN_NAME(qrnn_sequence_backward_task)(int thread, int threads, v
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_o, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_5_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_5_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_z, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_5_panel_3);
-    if (0 % threads == thread)
+    if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_z[unit] = 0;
-    if (1 % threads == thread)
+    if (nT == 0 && 1 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_f[unit] = 0;
-    if (2 % threads == thread)
+    if (nT == 0 && 2 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_o[unit] = 0;
     if (3 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_z[unit] = 0;
@@ -1165,7 +1206,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_task)(int thread, int threads, v
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(qrnn_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->pack_late)
+        if (memory->unpacked)
             CELLGEN_NAME(qrnn_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(qrnn_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
@@ -1176,6 +1217,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_task)(int thread, int threads, v
             CELLGEN_NAME(qrnn_sequence_backward_deliver)(memory, step, begin, end);
         }
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -1208,6 +1250,7 @@ static int64_t CELLGEN_NAME(qrnn_sequence_backward_place)(
     CELLGEN_PLACE(memory->deferred_d_o_pre, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_f_pre, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_z_pre, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->deferred_5_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_c_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
@@ -1257,19 +1300,19 @@ int CELLGEN_NAME(qrnn_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI
     CELLGEN_NAME(qrnn_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(qrnn_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_o, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_5_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_5_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_z, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_5_panel_3);
     return CELLGEN_OK;
@@ -1323,6 +1366,7 @@ int CELLGEN_NAME(qrnn_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(qrnn_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 10 : 0, nT, nB,
                                             here.counts, here.fresh, here.before);
@@ -1346,7 +1390,7 @@ int CELLGEN_NAME(qrnn_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(qrnn_sequence_backward_task), &here);
     return CELLGEN_OK;

@@ -347,13 +347,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(ran_sequence_forward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, step_x;
     cg_series series_h;
     cg_series series_c;
@@ -363,6 +364,7 @@ typedef struct {
     real *forward_x_w_c; /* of one step */
     real *forward_i; /* of one step */
     real *forward_f; /* of one step */
+    real *forward_1_whole; /* products of one step */
     real *now_h_prev; /* state before a step */
     real *now_c_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
@@ -405,39 +407,57 @@ static void CELLGEN_NAME(ran_sequence_forward_forward_1)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
     /* x @ [w_c, w_i, w_f]; h_prev @ [u_i, u_f] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_c + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_i + left, nH,
+                       whole + 1 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_f + left, nH,
+                       whole + 2 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->u_i + left, nH,
+                       whole + 1 * nH, slots * nH, 1);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->u_f + left, nH,
+                       whole + 2 * nH, slots * nH, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, memory->args->w_c, nH, 0, first, units, vectors, 3, 0,
-                          memory->forward_1_panel_1 + panel * (nI) * 3 * width);
-            cg_pack_block(nI, memory->args->w_i, nH, 0, first, units, vectors, 3, 1,
-                          memory->forward_1_panel_1 + panel * (nI) * 3 * width);
-            cg_pack_block(nI, memory->args->w_f, nH, 0, first, units, vectors, 3, 2,
-                          memory->forward_1_panel_1 + panel * (nI) * 3 * width);
-            cg_pack_block(nH, memory->args->u_i, nH, 0, first, units, vectors, 2, 0,
-                          memory->forward_1_panel_2 + panel * (nH) * 2 * width);
-            cg_pack_block(nH, memory->args->u_f, nH, 0, first, units, vectors, 2, 1,
-                          memory->forward_1_panel_2 + panel * (nH) * 2 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->hoist)
+            if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
-                           (size_t)(3 * width) * sizeof(real));
-            else
-            cg_tile_ahead(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 3 * vectors));
-            cg_tile_ahead(rows, 2 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                          memory->forward_1_panel_2 + panel * (nH) * 2 * width, tile + 1 * width, slots * width, 1,
-                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nH, 2 * vectors));
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                if (memory->hoist)
+                    for (int64_t row = 0; row < rows; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
+                               (size_t)(3 * width) * sizeof(real));
+                else
+                cg_tile_ahead(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_1_panel_1 + block * (nI) * 3 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 3 * vectors));
+                cg_tile_ahead(rows, 2 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                              memory->forward_1_panel_2 + block * (nH) * 2 * width, tile + 1 * width, slots * width, 1,
+                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 2 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* x_w_c = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -604,19 +624,20 @@ static void CELLGEN_NAME(ran_sequence_forward_task)(int thread, int threads, voi
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_c, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w_i, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nI, memory->args->w_f, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->u_i, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 2, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->u_f, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 2, 1, memory->forward_1_panel_2);
     cellgen_team_barrier(memory->team, thread);
@@ -655,6 +676,7 @@ static void CELLGEN_NAME(ran_sequence_forward_task)(int thread, int threads, voi
                     nH);
         (void)step;
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -686,6 +708,7 @@ static int64_t CELLGEN_NAME(ran_sequence_forward_place)(
     CELLGEN_PLACE(memory->forward_x_w_c, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_i, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_f, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 3 * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
@@ -737,25 +760,25 @@ int CELLGEN_NAME(ran_sequence_forward_pack)(int64_t nT, int64_t nB, int64_t nI, 
     CELLGEN_NAME(ran_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(ran_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_c, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w_i, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nI, memory->args->w_f, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->u_i, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 2, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->u_f, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 2, 1, memory->forward_1_panel_2);
     return CELLGEN_OK;
@@ -806,6 +829,7 @@ int CELLGEN_NAME(ran_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(ran_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 6 : 0, nT, nB,
                                             here.counts, here.fresh, 0);
@@ -824,7 +848,7 @@ int CELLGEN_NAME(ran_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(ran_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -840,13 +864,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(ran_sequence_backward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, across_x;
     cg_series series_h;
     cg_series series_c;
@@ -861,7 +886,9 @@ typedef struct {
     real *d_c_total_time; /* kept at every step */
     real *d_f_pre_time; /* kept at every step */
     real *d_i_pre_time; /* kept at every step */
+    real *reverse_2_whole; /* products of one step */
     real *deferred_d_x_w_c; /* of a chunk */
+    real *deferred_7_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *rows_h_prev; /* states before many steps */
     real *d_c_prev_pair; /* gradient between two steps */
@@ -972,27 +999,42 @@ static void CELLGEN_NAME(ran_sequence_backward_reverse_2)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_f_pre_rows + row_begin * (nH), nH,
+                       memory->args->u_f + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_i_pre_rows + row_begin * (nH), nH,
+                       memory->args->u_i + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->u_f, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->u_i, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_2_panel_2 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
-                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_2_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_i_pre_rows + top * (nH), nH,
-                          memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->reverse_2_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
+                              memory->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_i_pre_rows + top * (nH), nH,
+                              memory->reverse_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1078,7 +1120,7 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_2)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_f += h_prev.T @ d_f_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_pre_rows, nH, d_u_f_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_pre_rows, nH, d_u_f_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(ran_sequence_backward_deferred_3)(
@@ -1098,7 +1140,7 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += x.T @ d_f_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(ran_sequence_backward_deferred_4)(
@@ -1119,7 +1161,7 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_i += h_prev.T @ d_i_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_i_pre_rows, nH, d_u_i_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_i_pre_rows, nH, d_u_i_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(ran_sequence_backward_deferred_5)(
@@ -1139,7 +1181,7 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_5)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_i += x.T @ d_i_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_pre_rows, nH, d_w_i_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_pre_rows, nH, d_w_i_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(ran_sequence_backward_deferred_6)(
@@ -1159,7 +1201,7 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_6)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_c += x.T @ d_x_w_c */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_c_rows, nH, d_w_c_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_c_rows, nH, d_w_c_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(ran_sequence_backward_deferred_7)(
@@ -1182,32 +1224,48 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_7)(
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_x_w_c @ [w_c.T]; d_f_pre @ [w_f.T]; d_i_pre @ [w_i.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        {
+            real *whole = memory->deferred_7_whole + row_begin * slots * nI + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_x_w_c_rows + row_begin * (nH), nH,
+                       memory->args->w_c + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 0);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_f_pre_rows + row_begin * (nH), nH,
+                       memory->args->w_f + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 1);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_i_pre_rows + row_begin * (nH), nH,
+                       memory->args->w_i + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->w_c, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_7_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->w_f, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_7_panel_2 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->w_i, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_7_panel_3 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_x_w_c_rows + top * (nH), nH,
-                          memory->deferred_7_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->deferred_7_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
-                          memory->deferred_7_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_7_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_i_pre_rows + top * (nH), nH,
-                          memory->deferred_7_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_7_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->deferred_7_whole + ((top + row) * slots + slot) * nI + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_x_w_c_rows + top * (nH), nH,
+                              memory->deferred_7_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->deferred_7_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
+                              memory->deferred_7_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_7_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_i_pre_rows + top * (nH), nH,
+                              memory->deferred_7_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_7_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1320,32 +1378,33 @@ static void CELLGEN_NAME(ran_sequence_backward_task)(int thread, int threads, vo
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->u_f, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->u_i, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_c, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_i, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_3);
-    if (0 % threads == thread)
+    if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_c[unit] = 0;
-    if (1 % threads == thread)
+    if (nT == 0 && 1 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_i[unit] = 0;
-    if (2 % threads == thread)
+    if (nT == 0 && 2 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_i[unit] = 0;
     if (3 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_i[unit] = 0;
-    if (4 % threads == thread)
+    if (nT == 0 && 4 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_f[unit] = 0;
-    if (5 % threads == thread)
+    if (nT == 0 && 5 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_u_f[unit] = 0;
     if (6 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_f[unit] = 0;
@@ -1399,7 +1458,7 @@ static void CELLGEN_NAME(ran_sequence_backward_task)(int thread, int threads, vo
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(ran_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->pack_late)
+        if (memory->unpacked)
             CELLGEN_NAME(ran_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(ran_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
@@ -1410,6 +1469,7 @@ static void CELLGEN_NAME(ran_sequence_backward_task)(int thread, int threads, vo
             CELLGEN_NAME(ran_sequence_backward_deliver)(memory, step, begin, end);
         }
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -1443,7 +1503,9 @@ static int64_t CELLGEN_NAME(ran_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_c_total_time, real, !consume, nT * nB * nH);
     CELLGEN_PLACE(memory->d_f_pre_time, real, !consume, nT * nB * nH);
     CELLGEN_PLACE(memory->d_i_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_d_x_w_c, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->deferred_7_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
@@ -1495,25 +1557,25 @@ int CELLGEN_NAME(ran_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
     CELLGEN_NAME(ran_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(ran_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->u_f, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->u_i, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_c, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_i, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_3);
     return CELLGEN_OK;
@@ -1573,6 +1635,7 @@ int CELLGEN_NAME(ran_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(ran_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 12 : 0, nT, nB,
                                             here.counts, here.fresh, here.before);
@@ -1598,7 +1661,7 @@ int CELLGEN_NAME(ran_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     if (options && options->consume) here.d_f_pre_time = (real *)(uintptr_t)args->x_w_c;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(ran_sequence_backward_task), &here);
     return CELLGEN_OK;

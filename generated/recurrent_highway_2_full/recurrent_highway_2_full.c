@@ -676,13 +676,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, step_x;
     cg_series series_h;
     real *forward_1_panel_1; /* packed weights */
@@ -693,9 +694,11 @@ typedef struct {
     real *forward_t_1; /* of one step */
     real *forward_c_1; /* of one step */
     real *forward_s_1; /* of one step */
+    real *forward_1_whole; /* products of one step */
     real *forward_q_2; /* of one step */
     real *forward_t_2; /* of one step */
     real *forward_c_2; /* of one step */
+    real *forward_2_whole; /* products of one step */
     real *now_h_prev; /* state before a step */
     real *stage_x; /* of one step, zeros */
     real *only_h; /* of the last step */
@@ -731,41 +734,60 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
     /* x @ [w_h, w_t, w_c]; h_prev @ [r_h_1, r_t_1, r_c_1] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_h + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_t + left, nH,
+                       whole + 1 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_c + left, nH,
+                       whole + 2 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->r_h_1 + left, nH,
+                       whole + 0 * nH, slots * nH, 1);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->r_t_1 + left, nH,
+                       whole + 1 * nH, slots * nH, 1);
+            cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->r_c_1 + left, nH,
+                       whole + 2 * nH, slots * nH, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, memory->args->w_h, nH, 0, first, units, vectors, 3, 0,
-                          memory->forward_1_panel_1 + panel * (nI) * 3 * width);
-            cg_pack_block(nI, memory->args->w_t, nH, 0, first, units, vectors, 3, 1,
-                          memory->forward_1_panel_1 + panel * (nI) * 3 * width);
-            cg_pack_block(nI, memory->args->w_c, nH, 0, first, units, vectors, 3, 2,
-                          memory->forward_1_panel_1 + panel * (nI) * 3 * width);
-            cg_pack_block(nH, memory->args->r_h_1, nH, 0, first, units, vectors, 3, 0,
-                          memory->forward_1_panel_2 + panel * (nH) * 3 * width);
-            cg_pack_block(nH, memory->args->r_t_1, nH, 0, first, units, vectors, 3, 1,
-                          memory->forward_1_panel_2 + panel * (nH) * 3 * width);
-            cg_pack_block(nH, memory->args->r_c_1, nH, 0, first, units, vectors, 3, 2,
-                          memory->forward_1_panel_2 + panel * (nH) * 3 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->hoist)
+            if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
-                           (size_t)(3 * width) * sizeof(real));
-            else
-            cg_tile_ahead(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_1_panel_1 + panel * (nI) * 3 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 3 * vectors));
-            cg_tile_ahead(rows, 3 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                          memory->forward_1_panel_2 + panel * (nH) * 3 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nH, 3 * vectors));
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                if (memory->hoist)
+                    for (int64_t row = 0; row < rows; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
+                               (size_t)(3 * width) * sizeof(real));
+                else
+                cg_tile_ahead(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_1_panel_1 + block * (nI) * 3 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 3 * vectors));
+                cg_tile_ahead(rows, 3 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
+                              memory->forward_1_panel_2 + block * (nH) * 3 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 3 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* q_1 = tanh(b_h_1 + x_w_h_h_prev)
                  * t_1 = sigmoid(b_t_1 + x_w_t_h_prev)
@@ -882,26 +904,42 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
     /* s_1 @ [r_h_2, r_t_2, r_c_2] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->forward_2_whole + row_begin * slots * nH + left;
+            cg_gemm_nn(row_end - row_begin, units, nH, s_1_rows + row_begin * (nH), nH,
+                       memory->args->r_h_2 + left, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nH, s_1_rows + row_begin * (nH), nH,
+                       memory->args->r_t_2 + left, nH,
+                       whole + 1 * nH, slots * nH, 0);
+            cg_gemm_nn(row_end - row_begin, units, nH, s_1_rows + row_begin * (nH), nH,
+                       memory->args->r_c_2 + left, nH,
+                       whole + 2 * nH, slots * nH, 0);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->r_h_2, nH, 0, first, units, vectors, 3, 0,
-                          memory->forward_2_panel_1 + panel * (nH) * 3 * width);
-            cg_pack_block(nH, memory->args->r_t_2, nH, 0, first, units, vectors, 3, 1,
-                          memory->forward_2_panel_1 + panel * (nH) * 3 * width);
-            cg_pack_block(nH, memory->args->r_c_2, nH, 0, first, units, vectors, 3, 2,
-                          memory->forward_2_panel_1 + panel * (nH) * 3 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 3 * vectors, nH, s_1_rows + top * (nH), nH,
-                          memory->forward_2_panel_1 + panel * (nH) * 3 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_2_panel_1, panel, next, (top - row_begin) / high, nH, 3 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 3 * vectors, nH, s_1_rows + top * (nH), nH,
+                              memory->forward_2_panel_1 + block * (nH) * 3 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 3 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* q_2 = tanh(b_h_2 + s_1_r_h_2)
                  * t_2 = sigmoid(b_t_2 + s_1_r_t_2)
@@ -1021,31 +1059,32 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_task)(int thr
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_h, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w_t, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nI, memory->args->w_c, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->r_h_1, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->r_t_1, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->r_c_1, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 6 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 6 % threads == thread)
         cg_pack_slot(nH, memory->args->r_h_2, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 7 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 7 % threads == thread)
         cg_pack_slot(nH, memory->args->r_t_2, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 8 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 8 % threads == thread)
         cg_pack_slot(nH, memory->args->r_c_2, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_2_panel_1);
     cellgen_team_barrier(memory->team, thread);
@@ -1081,6 +1120,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_task)(int thr
                     nH);
         (void)step;
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -1114,9 +1154,11 @@ static int64_t CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_place)(
     CELLGEN_PLACE(memory->forward_t_1, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_c_1, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_s_1, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 3 * nH);
     CELLGEN_PLACE(memory->forward_q_2, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_t_2, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_c_2, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->forward_2_whole, real, plan->unpacked, nB * 3 * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nI);
     CELLGEN_PLACE(memory->only_h, real, last, nB * nH);
@@ -1174,37 +1216,37 @@ int CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_pack)(int64_t nT, int
     CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nI, memory->args->w_h, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nI, memory->args->w_t, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nI, memory->args->w_c, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_1);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->r_h_1, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->r_t_1, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->r_c_1, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_1_panel_2);
-    if (!memory->packed && !memory->pack_late && 6 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 6 % threads == thread)
         cg_pack_slot(nH, memory->args->r_h_2, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 0, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 7 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 7 % threads == thread)
         cg_pack_slot(nH, memory->args->r_t_2, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 1, memory->forward_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 8 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 8 % threads == thread)
         cg_pack_slot(nH, memory->args->r_c_2, nH, 0, nH,
                      CELLGEN_SLOT_VECTORS(3), 3, 2, memory->forward_2_panel_1);
     return CELLGEN_OK;
@@ -1260,6 +1302,7 @@ int CELLGEN_NAME(recurrent_highway_2_full_sequence_forward)(int64_t nT, int64_t 
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 4 : 0, nT, nB,
                                             here.counts, here.fresh, 0);
@@ -1275,7 +1318,7 @@ int CELLGEN_NAME(recurrent_highway_2_full_sequence_forward)(int64_t nT, int64_t 
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -1291,13 +1334,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, across_x;
     cg_series series_h;
     cg_series series_d_h;
@@ -1319,7 +1363,10 @@ typedef struct {
     real *d_c_1_pre_time; /* kept at every step */
     real *d_t_1_pre_time; /* kept at every step */
     real *d_q_1_pre_time; /* kept at every step */
+    real *reverse_2_whole; /* products of one step */
+    real *reverse_3_whole; /* products of one step */
     real *deferred_s_1; /* of a chunk */
+    real *deferred_11_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
@@ -1437,32 +1484,48 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_c_2_pre @ [r_c_2.T]; d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_c_2_pre_rows + row_begin * (nH), nH,
+                       memory->args->r_c_2 + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_t_2_pre_rows + row_begin * (nH), nH,
+                       memory->args->r_t_2 + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 1);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_q_2_pre_rows + row_begin * (nH), nH,
+                       memory->args->r_h_2 + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->r_c_2, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->r_t_2, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_2_panel_2 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->r_h_2, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_2_panel_3 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_c_2_pre_rows + top * (nH), nH,
-                          memory->reverse_2_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_2_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_t_2_pre_rows + top * (nH), nH,
-                          memory->reverse_2_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->reverse_2_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_q_2_pre_rows + top * (nH), nH,
-                          memory->reverse_2_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->reverse_2_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_c_2_pre_rows + top * (nH), nH,
+                              memory->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_t_2_pre_rows + top * (nH), nH,
+                              memory->reverse_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_q_2_pre_rows + top * (nH), nH,
+                              memory->reverse_2_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->reverse_2_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_s_1 = d_s_1_1_d_t_2_pre_d_q_2_pre + d_s_1_direct
                  * d_c_1 = d_s_1 * h_prev
@@ -1556,32 +1619,48 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3)(
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_c_1_pre @ [r_c_1.T]; d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        {
+            real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_c_1_pre_rows + row_begin * (nH), nH,
+                       memory->args->r_c_1 + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 0);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_t_1_pre_rows + row_begin * (nH), nH,
+                       memory->args->r_t_1 + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 1);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_q_1_pre_rows + row_begin * (nH), nH,
+                       memory->args->r_h_1 + left * nH, nH,
+                       whole + 0 * nH, slots * nH, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->r_c_1, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_3_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->r_t_1, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_3_panel_2 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->r_h_1, nH, 1, first, units, vectors, 1, 0,
-                          memory->reverse_3_panel_3 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_c_1_pre_rows + top * (nH), nH,
-                          memory->reverse_3_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_3_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_t_1_pre_rows + top * (nH), nH,
-                          memory->reverse_3_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->reverse_3_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_q_1_pre_rows + top * (nH), nH,
-                          memory->reverse_3_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->reverse_3_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_c_1_pre_rows + top * (nH), nH,
+                              memory->reverse_3_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_t_1_pre_rows + top * (nH), nH,
+                              memory->reverse_3_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->reverse_3_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_q_1_pre_rows + top * (nH), nH,
+                              memory->reverse_3_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->reverse_3_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = d_s_1 * c_1 + d_h_prev_1_d_t_1_pre_d_q_1_pre */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1711,7 +1790,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_c_2 += s_1.T @ d_c_2_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, s_1_rows + first, nH, d_c_2_pre_rows, nH, d_r_c_2_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, s_1_rows + first, nH, d_c_2_pre_rows, nH, d_r_c_2_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3)(
@@ -1732,7 +1811,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_c_1 += h_prev.T @ d_c_1_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_c_1_pre_rows, nH, d_r_c_1_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_c_1_pre_rows, nH, d_r_c_1_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_4)(
@@ -1752,7 +1831,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_c += x.T @ d_c_1_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_c_1_pre_rows, nH, d_w_c_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_c_1_pre_rows, nH, d_w_c_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_5)(
@@ -1771,7 +1850,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_5)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_t_2 += s_1.T @ d_t_2_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, s_1_rows + first, nH, d_t_2_pre_rows, nH, d_r_t_2_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, s_1_rows + first, nH, d_t_2_pre_rows, nH, d_r_t_2_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_6)(
@@ -1792,7 +1871,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_6)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_t_1 += h_prev.T @ d_t_1_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_t_1_pre_rows, nH, d_r_t_1_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_t_1_pre_rows, nH, d_r_t_1_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_7)(
@@ -1812,7 +1891,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_7)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_t += x.T @ d_t_1_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_t_1_pre_rows, nH, d_w_t_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_t_1_pre_rows, nH, d_w_t_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_8)(
@@ -1831,7 +1910,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_8)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_h_2 += s_1.T @ d_q_2_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, s_1_rows + first, nH, d_q_2_pre_rows, nH, d_r_h_2_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, s_1_rows + first, nH, d_q_2_pre_rows, nH, d_r_h_2_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_9)(
@@ -1852,7 +1931,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_9)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_h_1 += h_prev.T @ d_q_1_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_q_1_pre_rows, nH, d_r_h_1_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_q_1_pre_rows, nH, d_r_h_1_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_10)(
@@ -1872,7 +1951,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_10)
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_h += x.T @ d_q_1_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_q_1_pre_rows, nH, d_w_h_rows + first * nH, nH, 1);
+    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_q_1_pre_rows, nH, d_w_h_rows + first * nH, nH, step > 0);
 }
 
 static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_11)(
@@ -1895,32 +1974,48 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_11)
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_c_1_pre @ [w_c.T]; d_t_1_pre @ [w_t.T]; d_q_1_pre @ [w_h.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        {
+            real *whole = memory->deferred_11_whole + row_begin * slots * nI + left;
+            cg_gemm_nt(row_end - row_begin, units, nH, d_c_1_pre_rows + row_begin * (nH), nH,
+                       memory->args->w_c + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 0);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_t_1_pre_rows + row_begin * (nH), nH,
+                       memory->args->w_t + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 1);
+            cg_gemm_nt(row_end - row_begin, units, nH, d_q_1_pre_rows + row_begin * (nH), nH,
+                       memory->args->w_h + left * nH, nH,
+                       whole + 0 * nI, slots * nI, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nH, memory->args->w_c, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_11_panel_1 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->w_t, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_11_panel_2 + panel * (nH) * 1 * width);
-            cg_pack_block(nH, memory->args->w_h, nH, 1, first, units, vectors, 1, 0,
-                          memory->deferred_11_panel_3 + panel * (nH) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nH, d_c_1_pre_rows + top * (nH), nH,
-                          memory->deferred_11_panel_1 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->deferred_11_panel_1, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_t_1_pre_rows + top * (nH), nH,
-                          memory->deferred_11_panel_2 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_11_panel_2, panel, next, (top - row_begin) / high, nH, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nH, d_q_1_pre_rows + top * (nH), nH,
-                          memory->deferred_11_panel_3 + panel * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_11_panel_3, panel, next, (top - row_begin) / high, nH, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->deferred_11_whole + ((top + row) * slots + slot) * nI + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nH, d_c_1_pre_rows + top * (nH), nH,
+                              memory->deferred_11_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->deferred_11_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_t_1_pre_rows + top * (nH), nH,
+                              memory->deferred_11_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_11_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nH, d_q_1_pre_rows + top * (nH), nH,
+                              memory->deferred_11_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_11_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -2023,60 +2118,61 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_task)(int th
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->r_c_2, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->r_t_2, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->r_h_2, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->r_c_1, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->r_t_1, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_2);
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->r_h_1, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_3);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_c, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_11_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_t, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_11_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_h, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_11_panel_3);
-    if (0 % threads == thread)
+    if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_h[unit] = 0;
-    if (1 % threads == thread)
+    if (nT == 0 && 1 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_r_h_1[unit] = 0;
     if (2 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_h_1[unit] = 0;
-    if (3 % threads == thread)
+    if (nT == 0 && 3 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_r_h_2[unit] = 0;
     if (4 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_h_2[unit] = 0;
-    if (5 % threads == thread)
+    if (nT == 0 && 5 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_t[unit] = 0;
-    if (6 % threads == thread)
+    if (nT == 0 && 6 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_r_t_1[unit] = 0;
     if (7 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_t_1[unit] = 0;
-    if (8 % threads == thread)
+    if (nT == 0 && 8 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_r_t_2[unit] = 0;
     if (9 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_t_2[unit] = 0;
-    if (10 % threads == thread)
+    if (nT == 0 && 10 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_c[unit] = 0;
-    if (11 % threads == thread)
+    if (nT == 0 && 11 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_r_c_1[unit] = 0;
     if (12 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_c_1[unit] = 0;
-    if (13 % threads == thread)
+    if (nT == 0 && 13 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_r_c_2[unit] = 0;
     if (14 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_c_2[unit] = 0;
@@ -2139,7 +2235,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_task)(int th
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
         cellgen_team_barrier(memory->team, thread);
-        if (memory->pack_late)
+        if (memory->unpacked)
             CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_11)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_11)(memory, step, begin, end, 0, 1);
@@ -2150,6 +2246,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_task)(int th
             CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deliver)(memory, step, begin, end);
         }
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -2192,7 +2289,10 @@ static int64_t CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_c_1_pre_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_t_1_pre_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_q_1_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
+    CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_s_1, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->deferred_11_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
@@ -2247,37 +2347,37 @@ int CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_pack)(int64_t nT, in
     CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nH = nH;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->r_c_2, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->r_t_2, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->r_h_2, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->r_c_1, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         cg_pack_slot(nH, memory->args->r_t_1, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_2);
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         cg_pack_slot(nH, memory->args->r_h_1, nH, 1, nH,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_3);
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_c, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_11_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_t, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_11_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_h, nH, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_11_panel_3);
     return CELLGEN_OK;
@@ -2349,6 +2449,7 @@ int CELLGEN_NAME(recurrent_highway_2_full_sequence_backward)(int64_t nT, int64_t
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 8 : 0, nT, nB,
                                             here.counts, here.fresh, here.before);
@@ -2371,7 +2472,7 @@ int CELLGEN_NAME(recurrent_highway_2_full_sequence_backward)(int64_t nT, int64_t
     if (options && options->consume) here.d_q_2_pre_time = (real *)(uintptr_t)args->c_2;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_task), &here);
     return CELLGEN_OK;

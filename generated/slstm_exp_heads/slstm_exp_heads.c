@@ -515,13 +515,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(slstm_exp_heads_sequence_forward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, step_x;
     cg_series series_h;
     cg_series series_c;
@@ -534,6 +535,7 @@ typedef struct {
     real *forward_i_bar; /* of one step */
     real *forward_o; /* of one step */
     real *forward_log_f; /* of one step */
+    real *forward_1_whole; /* products of one step */
     real *now_h_prev; /* state before a step */
     real *now_c_prev; /* state before a step */
     real *now_n_prev; /* state before a step */
@@ -595,46 +597,66 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
     (void)part, (void)parts;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
     /* x @ [w_z, w_i, w_f, w_o]; h_prev @ [r_z, r_i, r_f, r_o] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = 0, units = nD;
+        for (int64_t head = 0; head < nK; ++head) {
+            real *whole = memory->forward_1_whole + row_begin * slots * (nD * nK) + head * units;
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_z + head * nD + left, nD * nK,
+                       whole + 0 * (nD * nK), slots * (nD * nK), 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_i + head * nD + left, nD * nK,
+                       whole + 1 * (nD * nK), slots * (nD * nK), 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_f + head * nD + left, nD * nK,
+                       whole + 2 * (nD * nK), slots * (nD * nK), 0);
+            cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
+                       memory->args->w_o + head * nD + left, nD * nK,
+                       whole + 3 * (nD * nK), slots * (nD * nK), 0);
+            cg_gemm_nn(row_end - row_begin, units, nD, h_prev_rows + head * nD + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->r_z + head * nD * nD + left, nD,
+                       whole + 0 * (nD * nK), slots * (nD * nK), 1);
+            cg_gemm_nn(row_end - row_begin, units, nD, h_prev_rows + head * nD + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->r_i + head * nD * nD + left, nD,
+                       whole + 1 * (nD * nK), slots * (nD * nK), 1);
+            cg_gemm_nn(row_end - row_begin, units, nD, h_prev_rows + head * nD + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->r_f + head * nD * nD + left, nD,
+                       whole + 2 * (nD * nK), slots * (nD * nK), 1);
+            cg_gemm_nn(row_end - row_begin, units, nD, h_prev_rows + head * nD + row_begin * (h_prev_stride), h_prev_stride,
+                       memory->args->r_o + head * nD * nD + left, nD,
+                       whole + 3 * (nD * nK), slots * (nD * nK), 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t head = block / blocks_of_head, inside = block % blocks_of_head * width;
         const int64_t first = head * nD + inside;
         const int64_t units = nD - inside < width ? nD - inside : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nI, memory->args->w_z, nD * nK, 0, first, units, vectors, 4, 0,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nI, memory->args->w_i, nD * nK, 0, first, units, vectors, 4, 1,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nI, memory->args->w_f, nD * nK, 0, first, units, vectors, 4, 2,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nI, memory->args->w_o, nD * nK, 0, first, units, vectors, 4, 3,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width);
-            cg_pack_block(nD, memory->args->r_z + head * nD * nD, nD, 0, inside, units, vectors, 4, 0,
-                          memory->forward_1_panel_2 + panel * (nD) * 4 * width);
-            cg_pack_block(nD, memory->args->r_i + head * nD * nD, nD, 0, inside, units, vectors, 4, 1,
-                          memory->forward_1_panel_2 + panel * (nD) * 4 * width);
-            cg_pack_block(nD, memory->args->r_f + head * nD * nD, nD, 0, inside, units, vectors, 4, 2,
-                          memory->forward_1_panel_2 + panel * (nD) * 4 * width);
-            cg_pack_block(nD, memory->args->r_o + head * nD * nD, nD, 0, inside, units, vectors, 4, 3,
-                          memory->forward_1_panel_2 + panel * (nD) * 4 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->hoist)
+            if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
-                           (size_t)(4 * width) * sizeof(real));
-            else
-            cg_tile_ahead(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                          memory->forward_1_panel_1 + panel * (nI) * 4 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->forward_1_panel_1, panel, next, (top - row_begin) / high, nI, 4 * vectors));
-            cg_tile_ahead(rows, 4 * vectors, nD, h_prev_rows + head * nD + top * (h_prev_stride), h_prev_stride,
-                          memory->forward_1_panel_2 + panel * (nD) * 4 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->forward_1_panel_2, panel, next, (top - row_begin) / high, nD, 4 * vectors));
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->forward_1_whole + ((top + row) * slots + slot) * (nD * nK) + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                if (memory->hoist)
+                    for (int64_t row = 0; row < rows; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
+                               (size_t)(4 * width) * sizeof(real));
+                else
+                cg_tile_ahead(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
+                              memory->forward_1_panel_1 + block * (nI) * 4 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 4 * vectors));
+                cg_tile_ahead(rows, 4 * vectors, nD, h_prev_rows + head * nD + top * (h_prev_stride), h_prev_stride,
+                              memory->forward_1_panel_2 + block * (nD) * 4 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nD, 4 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* z = tanh(b_z + x_w_z_h_prev)
                  * i_bar = b_i + x_w_i_h_prev
@@ -863,42 +885,43 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_forward_task)(int thread, int 
     const int64_t nK = memory->nK;
     const int64_t nD = memory->nD;
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nI, memory->args->w_z + head * nD, nD * nK, 0, nD,
                          CELLGEN_SLOT_VECTORS(4), 4, 0,
                          memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nI, memory->args->w_i + head * nD, nD * nK, 0, nD,
                          CELLGEN_SLOT_VECTORS(4), 4, 1,
                          memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nI, memory->args->w_f + head * nD, nD * nK, 0, nD,
                          CELLGEN_SLOT_VECTORS(4), 4, 2,
                          memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nI, memory->args->w_o + head * nD, nD * nK, 0, nD,
                          CELLGEN_SLOT_VECTORS(4), 4, 3,
                          memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nD, memory->args->r_z + head * nD * nD, nD, 0, nD,
                          CELLGEN_SLOT_VECTORS(4), 4, 0,
                          memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nD, memory->args->r_i + head * nD * nD, nD, 0, nD,
                          CELLGEN_SLOT_VECTORS(4), 4, 1,
                          memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->pack_late && 6 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 6 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nD, memory->args->r_f + head * nD * nD, nD, 0, nD,
                          CELLGEN_SLOT_VECTORS(4), 4, 2,
                          memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->pack_late && 7 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 7 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nD, memory->args->r_o + head * nD * nD, nD, 0, nD,
                          CELLGEN_SLOT_VECTORS(4), 4, 3,
@@ -949,6 +972,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_forward_task)(int thread, int 
                     (nK * nD));
         (void)step;
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -981,6 +1005,7 @@ static int64_t CELLGEN_NAME(slstm_exp_heads_sequence_forward_place)(
     CELLGEN_PLACE(memory->forward_i_bar, real, 1, nB * (nD * nK));
     CELLGEN_PLACE(memory->forward_o, real, 1, nB * (nD * nK));
     CELLGEN_PLACE(memory->forward_log_f, real, 1, nB * (nD * nK));
+    CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 4 * (nD * nK));
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * (nK * nD));
     CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * (nK * nD));
     CELLGEN_PLACE(memory->now_n_prev, real, guarded, nB * (nK * nD));
@@ -1041,49 +1066,49 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_forward_pack)(int64_t nT, int64_t nB, 
     CELLGEN_NAME(slstm_exp_heads_sequence_forward_memory) here, *const memory = &here;
     CELLGEN_NAME(slstm_exp_heads_sequence_forward_place_packed)(&here, nT, nB, nI, nK, nD, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nK = nK;
     here.nD = nD;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nI, memory->args->w_z + head * nD, nD * nK, 0, nD,
                          CELLGEN_SLOT_VECTORS(4), 4, 0,
                          memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nI, memory->args->w_i + head * nD, nD * nK, 0, nD,
                          CELLGEN_SLOT_VECTORS(4), 4, 1,
                          memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nI, memory->args->w_f + head * nD, nD * nK, 0, nD,
                          CELLGEN_SLOT_VECTORS(4), 4, 2,
                          memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nI, memory->args->w_o + head * nD, nD * nK, 0, nD,
                          CELLGEN_SLOT_VECTORS(4), 4, 3,
                          memory->forward_1_panel_1 + head * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->pack_late && 4 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 4 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nD, memory->args->r_z + head * nD * nD, nD, 0, nD,
                          CELLGEN_SLOT_VECTORS(4), 4, 0,
                          memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->pack_late && 5 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 5 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nD, memory->args->r_i + head * nD * nD, nD, 0, nD,
                          CELLGEN_SLOT_VECTORS(4), 4, 1,
                          memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->pack_late && 6 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 6 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nD, memory->args->r_f + head * nD * nD, nD, 0, nD,
                          CELLGEN_SLOT_VECTORS(4), 4, 2,
                          memory->forward_1_panel_2 + head * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
-    if (!memory->packed && !memory->pack_late && 7 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 7 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nD, memory->args->r_o + head * nD * nD, nD, 0, nD,
                          CELLGEN_SLOT_VECTORS(4), 4, 3,
@@ -1148,6 +1173,7 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_forward)(int64_t nT, int64_t nB, int64
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(slstm_exp_heads_sequence_forward_place_packed)(&here, nT, nB, nI, nK, nD, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 10 : 0, nT, nB,
                                             here.counts, here.fresh, 0);
@@ -1172,7 +1198,7 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_forward)(int64_t nT, int64_t nB, int64
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(slstm_exp_heads_sequence_forward_task), &here);
     return CELLGEN_OK;
@@ -1189,13 +1215,14 @@ typedef struct {
     int64_t chunk_rows, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
-    int pack_late; /* weights are packed block by block when they are used */
+    int unpacked;  /* weights are read where they lie */
     const CELLGEN_NAME(slstm_exp_heads_sequence_backward_args) *args;
     cellgen_team *team;
     int packed;  /* weights are packed already */
     int guarded; /* some steps may not count, or start anew */
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
+    int flush; /* denormal numbers count as zeros */
     cg_series series_x, across_x;
     cg_series series_h;
     cg_series series_c;
@@ -1218,6 +1245,8 @@ typedef struct {
     real *d_o_pre_time; /* kept at every step */
     real *d_i_bar_time; /* kept at every step */
     real *d_z_pre_time; /* kept at every step */
+    real *reverse_2_whole; /* products of one step */
+    real *deferred_10_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *rows_h_prev; /* states before many steps */
     real *d_c_prev_pair; /* gradient between two steps */
@@ -1404,38 +1433,54 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
     (void)part, (void)parts;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_o_pre @ [r_o.T]; d_m_prev_step @ [r_f.T]; d_i_bar @ [r_i.T]; d_z_pre @ [r_z.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = 0, units = nD;
+        for (int64_t head = 0; head < nK; ++head) {
+            real *whole = memory->reverse_2_whole + row_begin * slots * (nD * nK) + head * units;
+            cg_gemm_nt(row_end - row_begin, units, nD, d_o_pre_rows + head * nD + row_begin * ((nD * nK)), (nD * nK),
+                       memory->args->r_o + head * nD * nD + left * nD, nD,
+                       whole + 0 * (nD * nK), slots * (nD * nK), 0);
+            cg_gemm_nt(row_end - row_begin, units, nD, d_m_prev_step_rows + head * nD + row_begin * ((nD * nK)), (nD * nK),
+                       memory->args->r_f + head * nD * nD + left * nD, nD,
+                       whole + 0 * (nD * nK), slots * (nD * nK), 1);
+            cg_gemm_nt(row_end - row_begin, units, nD, d_i_bar_rows + head * nD + row_begin * ((nD * nK)), (nD * nK),
+                       memory->args->r_i + head * nD * nD + left * nD, nD,
+                       whole + 0 * (nD * nK), slots * (nD * nK), 1);
+            cg_gemm_nt(row_end - row_begin, units, nD, d_z_pre_rows + head * nD + row_begin * ((nD * nK)), (nD * nK),
+                       memory->args->r_z + head * nD * nD + left * nD, nD,
+                       whole + 0 * (nD * nK), slots * (nD * nK), 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t head = block / blocks_of_head, inside = block % blocks_of_head * width;
         const int64_t first = head * nD + inside;
         const int64_t units = nD - inside < width ? nD - inside : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nD, memory->args->r_o + head * nD * nD, nD, 1, inside, units, vectors, 1, 0,
-                          memory->reverse_2_panel_1 + panel * (nD) * 1 * width);
-            cg_pack_block(nD, memory->args->r_f + head * nD * nD, nD, 1, inside, units, vectors, 1, 0,
-                          memory->reverse_2_panel_2 + panel * (nD) * 1 * width);
-            cg_pack_block(nD, memory->args->r_i + head * nD * nD, nD, 1, inside, units, vectors, 1, 0,
-                          memory->reverse_2_panel_3 + panel * (nD) * 1 * width);
-            cg_pack_block(nD, memory->args->r_z + head * nD * nD, nD, 1, inside, units, vectors, 1, 0,
-                          memory->reverse_2_panel_4 + panel * (nD) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nD, d_o_pre_rows + head * nD + top * ((nD * nK)), (nD * nK),
-                          memory->reverse_2_panel_1 + panel * (nD) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->reverse_2_panel_1, panel, next, (top - row_begin) / high, nD, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nD, d_m_prev_step_rows + head * nD + top * ((nD * nK)), (nD * nK),
-                          memory->reverse_2_panel_2 + panel * (nD) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->reverse_2_panel_2, panel, next, (top - row_begin) / high, nD, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nD, d_i_bar_rows + head * nD + top * ((nD * nK)), (nD * nK),
-                          memory->reverse_2_panel_3 + panel * (nD) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->reverse_2_panel_3, panel, next, (top - row_begin) / high, nD, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nD, d_z_pre_rows + head * nD + top * ((nD * nK)), (nD * nK),
-                          memory->reverse_2_panel_4 + panel * (nD) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->reverse_2_panel_4, panel, next, (top - row_begin) / high, nD, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + slot) * (nD * nK) + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nD, d_o_pre_rows + head * nD + top * ((nD * nK)), (nD * nK),
+                              memory->reverse_2_panel_1 + block * (nD) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nD, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nD, d_m_prev_step_rows + head * nD + top * ((nD * nK)), (nD * nK),
+                              memory->reverse_2_panel_2 + block * (nD) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nD, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nD, d_i_bar_rows + head * nD + top * ((nD * nK)), (nD * nK),
+                              memory->reverse_2_panel_3 + block * (nD) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->reverse_2_panel_3, block, next, (top - row_begin) / high, nD, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nD, d_z_pre_rows + head * nD + top * ((nD * nK)), (nD * nK),
+                              memory->reverse_2_panel_4 + block * (nD) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->reverse_2_panel_4, block, next, (top - row_begin) / high, nD, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1527,7 +1572,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_2)(
     const int64_t first = cellgen_share(nD, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_o += h_prev.T @ d_o_pre */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_o_pre_rows + head * nD, (nD * nK), d_r_o_rows + head * nD * nD + first * nD, nD, 1);
+    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_o_pre_rows + head * nD, (nD * nK), d_r_o_rows + head * nD * nD + first * nD, nD, step > 0);
 }
 
 static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_3)(
@@ -1548,7 +1593,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_o += x.T @ d_o_pre */
-    cg_gemm_tn(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, (nD * nK), d_w_o_rows + first * (nD * nK), nD * nK, 1);
+    cg_gemm_tn(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, (nD * nK), d_w_o_rows + first * (nD * nK), nD * nK, step > 0);
 }
 
 static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(
@@ -1570,7 +1615,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nD, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_f += h_prev.T @ d_m_prev_step */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_m_prev_step_rows + head * nD, (nD * nK), d_r_f_rows + head * nD * nD + first * nD, nD, 1);
+    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_m_prev_step_rows + head * nD, (nD * nK), d_r_f_rows + head * nD * nD + first * nD, nD, step > 0);
 }
 
 static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_5)(
@@ -1591,7 +1636,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_5)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += x.T @ d_m_prev_step */
-    cg_gemm_tn(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_m_prev_step_rows, (nD * nK), d_w_f_rows + first * (nD * nK), nD * nK, 1);
+    cg_gemm_tn(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_m_prev_step_rows, (nD * nK), d_w_f_rows + first * (nD * nK), nD * nK, step > 0);
 }
 
 static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_6)(
@@ -1613,7 +1658,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_6)(
     const int64_t first = cellgen_share(nD, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_i += h_prev.T @ d_i_bar */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_i_bar_rows + head * nD, (nD * nK), d_r_i_rows + head * nD * nD + first * nD, nD, 1);
+    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_i_bar_rows + head * nD, (nD * nK), d_r_i_rows + head * nD * nD + first * nD, nD, step > 0);
 }
 
 static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_7)(
@@ -1634,7 +1679,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_7)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_i += x.T @ d_i_bar */
-    cg_gemm_tn(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_i_bar_rows, (nD * nK), d_w_i_rows + first * (nD * nK), nD * nK, 1);
+    cg_gemm_tn(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_i_bar_rows, (nD * nK), d_w_i_rows + first * (nD * nK), nD * nK, step > 0);
 }
 
 static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_8)(
@@ -1656,7 +1701,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_8)(
     const int64_t first = cellgen_share(nD, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_z += h_prev.T @ d_z_pre */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_z_pre_rows + head * nD, (nD * nK), d_r_z_rows + head * nD * nD + first * nD, nD, 1);
+    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_z_pre_rows + head * nD, (nD * nK), d_r_z_rows + head * nD * nD + first * nD, nD, step > 0);
 }
 
 static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_9)(
@@ -1677,7 +1722,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_9)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_z += x.T @ d_z_pre */
-    cg_gemm_tn(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, (nD * nK), d_w_z_rows + first * (nD * nK), nD * nK, 1);
+    cg_gemm_tn(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, (nD * nK), d_w_z_rows + first * (nD * nK), nD * nK, step > 0);
 }
 
 static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
@@ -1702,37 +1747,54 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_o_pre @ [w_o.T]; d_m_prev_step @ [w_f.T]; d_i_bar @ [w_i.T]; d_z_pre @ [w_z.T] */
+    if (memory->unpacked) { /* the weights as they lie */
+        const int64_t left = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        {
+            real *whole = memory->deferred_10_whole + row_begin * slots * nI + left;
+            cg_gemm_nt(row_end - row_begin, units, nD * nK, d_o_pre_rows + row_begin * ((nD * nK)), (nD * nK),
+                       memory->args->w_o + left * nD * nK, nD * nK,
+                       whole + 0 * nI, slots * nI, 0);
+            cg_gemm_nt(row_end - row_begin, units, nD * nK, d_m_prev_step_rows + row_begin * ((nD * nK)), (nD * nK),
+                       memory->args->w_f + left * nD * nK, nD * nK,
+                       whole + 0 * nI, slots * nI, 1);
+            cg_gemm_nt(row_end - row_begin, units, nD * nK, d_i_bar_rows + row_begin * ((nD * nK)), (nD * nK),
+                       memory->args->w_i + left * nD * nK, nD * nK,
+                       whole + 0 * nI, slots * nI, 1);
+            cg_gemm_nt(row_end - row_begin, units, nD * nK, d_z_pre_rows + row_begin * ((nD * nK)), (nD * nK),
+                       memory->args->w_z + left * nD * nK, nD * nK,
+                       whole + 0 * nI, slots * nI, 1);
+        }
+        (void)left;
+    }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t panel = memory->pack_late ? begin : block;
-        const int64_t next = memory->pack_late || turn + 1 == end ? panel : step % 2 ? block - 1 : block + 1;
-        if (memory->pack_late) { /* pack a block right before it is used, in place of the last */
-            cg_pack_block(nD * nK, memory->args->w_o, nD * nK, 1, first, units, vectors, 1, 0,
-                          memory->deferred_10_panel_1 + panel * (nD * nK) * 1 * width);
-            cg_pack_block(nD * nK, memory->args->w_f, nD * nK, 1, first, units, vectors, 1, 0,
-                          memory->deferred_10_panel_2 + panel * (nD * nK) * 1 * width);
-            cg_pack_block(nD * nK, memory->args->w_i, nD * nK, 1, first, units, vectors, 1, 0,
-                          memory->deferred_10_panel_3 + panel * (nD * nK) * 1 * width);
-            cg_pack_block(nD * nK, memory->args->w_z, nD * nK, 1, first, units, vectors, 1, 0,
-                          memory->deferred_10_panel_4 + panel * (nD * nK) * 1 * width);
-        }
+        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            cg_tile_ahead(rows, 1 * vectors, nD * nK, d_o_pre_rows + top * ((nD * nK)), (nD * nK),
-                          memory->deferred_10_panel_1 + panel * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 0,
-                          cg_ahead(memory->deferred_10_panel_1, panel, next, (top - row_begin) / high, nD * nK, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nD * nK, d_m_prev_step_rows + top * ((nD * nK)), (nD * nK),
-                          memory->deferred_10_panel_2 + panel * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_10_panel_2, panel, next, (top - row_begin) / high, nD * nK, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nD * nK, d_i_bar_rows + top * ((nD * nK)), (nD * nK),
-                          memory->deferred_10_panel_3 + panel * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_10_panel_3, panel, next, (top - row_begin) / high, nD * nK, 1 * vectors));
-            cg_tile_ahead(rows, 1 * vectors, nD * nK, d_z_pre_rows + top * ((nD * nK)), (nD * nK),
-                          memory->deferred_10_panel_4 + panel * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 1,
-                          cg_ahead(memory->deferred_10_panel_4, panel, next, (top - row_begin) / high, nD * nK, 1 * vectors));
+            if (memory->unpacked) { /* the product is there */
+                for (int64_t row = 0; row < rows; ++row)
+                    for (int64_t slot = 0; slot < slots; ++slot)
+                        memcpy(tile + (row * slots + slot) * width,
+                               memory->deferred_10_whole + ((top + row) * slots + slot) * nI + first,
+                               (size_t)units * sizeof(real));
+            } else {
+                cg_tile_ahead(rows, 1 * vectors, nD * nK, d_o_pre_rows + top * ((nD * nK)), (nD * nK),
+                              memory->deferred_10_panel_1 + block * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 0,
+                              cg_ahead(memory->deferred_10_panel_1, block, next, (top - row_begin) / high, nD * nK, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nD * nK, d_m_prev_step_rows + top * ((nD * nK)), (nD * nK),
+                              memory->deferred_10_panel_2 + block * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_10_panel_2, block, next, (top - row_begin) / high, nD * nK, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nD * nK, d_i_bar_rows + top * ((nD * nK)), (nD * nK),
+                              memory->deferred_10_panel_3 + block * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_10_panel_3, block, next, (top - row_begin) / high, nD * nK, 1 * vectors));
+                cg_tile_ahead(rows, 1 * vectors, nD * nK, d_z_pre_rows + top * ((nD * nK)), (nD * nK),
+                              memory->deferred_10_panel_4 + block * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 1,
+                              cg_ahead(memory->deferred_10_panel_4, block, next, (top - row_begin) / high, nD * nK, 1 * vectors));
+            }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -1878,59 +1940,60 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_task)(int thread, int
     const int64_t nK = memory->nK;
     const int64_t nD = memory->nD;
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    const unsigned modes = cellgen_flush_denormals(memory->flush);
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nD, memory->args->r_o + head * nD * nD, nD, 1, nD,
                          CELLGEN_SLOT_VECTORS(1), 1, 0,
                          memory->reverse_2_panel_1 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nD, memory->args->r_f + head * nD * nD, nD, 1, nD,
                          CELLGEN_SLOT_VECTORS(1), 1, 0,
                          memory->reverse_2_panel_2 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nD, memory->args->r_i + head * nD * nD, nD, 1, nD,
                          CELLGEN_SLOT_VECTORS(1), 1, 0,
                          memory->reverse_2_panel_3 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nD, memory->args->r_z + head * nD * nD, nD, 1, nD,
                          CELLGEN_SLOT_VECTORS(1), 1, 0,
                          memory->reverse_2_panel_4 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nD * nK, memory->args->w_o, nD * nK, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nD * nK, memory->args->w_f, nD * nK, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nD * nK, memory->args->w_i, nD * nK, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_3);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nD * nK, memory->args->w_z, nD * nK, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_4);
-    if (0 % threads == thread)
+    if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * (nD * nK); ++unit) args->d_w_z[unit] = 0;
-    if (1 % threads == thread)
+    if (nT == 0 && 1 % threads == thread)
         for (int64_t unit = 0; unit < nK * (nD * nD); ++unit) args->d_r_z[unit] = 0;
     if (2 % threads == thread)
         for (int64_t unit = 0; unit < nK * nD; ++unit) args->d_b_z[unit] = 0;
-    if (3 % threads == thread)
+    if (nT == 0 && 3 % threads == thread)
         for (int64_t unit = 0; unit < nI * (nD * nK); ++unit) args->d_w_i[unit] = 0;
-    if (4 % threads == thread)
+    if (nT == 0 && 4 % threads == thread)
         for (int64_t unit = 0; unit < nK * (nD * nD); ++unit) args->d_r_i[unit] = 0;
     if (5 % threads == thread)
         for (int64_t unit = 0; unit < nK * nD; ++unit) args->d_b_i[unit] = 0;
-    if (6 % threads == thread)
+    if (nT == 0 && 6 % threads == thread)
         for (int64_t unit = 0; unit < nI * (nD * nK); ++unit) args->d_w_f[unit] = 0;
-    if (7 % threads == thread)
+    if (nT == 0 && 7 % threads == thread)
         for (int64_t unit = 0; unit < nK * (nD * nD); ++unit) args->d_r_f[unit] = 0;
     if (8 % threads == thread)
         for (int64_t unit = 0; unit < nK * nD; ++unit) args->d_b_f[unit] = 0;
-    if (9 % threads == thread)
+    if (nT == 0 && 9 % threads == thread)
         for (int64_t unit = 0; unit < nI * (nD * nK); ++unit) args->d_w_o[unit] = 0;
-    if (10 % threads == thread)
+    if (nT == 0 && 10 % threads == thread)
         for (int64_t unit = 0; unit < nK * (nD * nD); ++unit) args->d_r_o[unit] = 0;
     if (11 % threads == thread)
         for (int64_t unit = 0; unit < nK * nD; ++unit) args->d_b_o[unit] = 0;
@@ -1983,7 +2046,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_task)(int thread, int
         CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
         CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
         CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
-        if (memory->pack_late)
+        if (memory->unpacked)
             CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
         else
             CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
@@ -1993,6 +2056,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_task)(int thread, int
             CELLGEN_NAME(slstm_exp_heads_sequence_backward_deliver)(memory, step, begin, end);
         }
     }
+    cellgen_restore_denormals(memory->flush, modes);
 }
 
 /* Give the packed weights their places from `address` on; tell how many bytes they take. */
@@ -2030,6 +2094,8 @@ static int64_t CELLGEN_NAME(slstm_exp_heads_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_o_pre_time, real, !consume, nT * nB * (nD * nK));
     CELLGEN_PLACE(memory->d_i_bar_time, real, !consume, nT * nB * (nD * nK));
     CELLGEN_PLACE(memory->d_z_pre_time, real, !consume, nT * nB * (nD * nK));
+    CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * (nD * nK));
+    CELLGEN_PLACE(memory->deferred_10_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * (nK * nD));
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * (nK * nD));
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * (nK * nD));
@@ -2087,43 +2153,43 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_backward_pack)(int64_t nT, int64_t nB,
     CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) here, *const memory = &here;
     CELLGEN_NAME(slstm_exp_heads_sequence_backward_place_packed)(&here, nT, nB, nI, nK, nD, (uintptr_t)packed);
     here.args = args;
-    here.packed = here.pack_late = 0;
+    here.packed = here.unpacked = 0;
     here.nT = nT;
     here.nB = nB;
     here.nI = nI;
     here.nK = nK;
     here.nD = nD;
     (void)memory, (void)thread, (void)threads;
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nD, memory->args->r_o + head * nD * nD, nD, 1, nD,
                          CELLGEN_SLOT_VECTORS(1), 1, 0,
                          memory->reverse_2_panel_1 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nD, memory->args->r_f + head * nD * nD, nD, 1, nD,
                          CELLGEN_SLOT_VECTORS(1), 1, 0,
                          memory->reverse_2_panel_2 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nD, memory->args->r_i + head * nD * nD, nD, 1, nD,
                          CELLGEN_SLOT_VECTORS(1), 1, 0,
                          memory->reverse_2_panel_3 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         for (int64_t head = 0; head < nK; ++head)
             cg_pack_slot(nD, memory->args->r_z + head * nD * nD, nD, 1, nD,
                          CELLGEN_SLOT_VECTORS(1), 1, 0,
                          memory->reverse_2_panel_4 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
-    if (!memory->packed && !memory->pack_late && 0 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nD * nK, memory->args->w_o, nD * nK, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
-    if (!memory->packed && !memory->pack_late && 1 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nD * nK, memory->args->w_f, nD * nK, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
-    if (!memory->packed && !memory->pack_late && 2 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nD * nK, memory->args->w_i, nD * nK, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_3);
-    if (!memory->packed && !memory->pack_late && 3 % threads == thread)
+    if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nD * nK, memory->args->w_z, nD * nK, 1, nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_4);
     return CELLGEN_OK;
@@ -2198,6 +2264,7 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_backward)(int64_t nT, int64_t nB, int6
     here.packed = options && options->packed;
     if (here.packed) CELLGEN_NAME(slstm_exp_heads_sequence_backward_place_packed)(&here, nT, nB, nI, nK, nD, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
+    here.flush = options && options->flush;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 20 : 0, nT, nB,
                                             here.counts, here.fresh, here.before);
@@ -2233,7 +2300,7 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_backward)(int64_t nT, int64_t nB, int6
     if (options && options->consume) here.d_z_pre_time = (real *)(uintptr_t)args->log_f;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
-    here.pack_late = plan.pack_late && !here.packed;
+    here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < nK * nD; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(slstm_exp_heads_sequence_backward_task), &here);
     return CELLGEN_OK;
