@@ -2,8 +2,9 @@
 
     python benchmarks/device.py --save benchmarks/results/cuda.json
 
-1. ``check``: every cell, element type, tier and seed against the C kernels in float64, results in
-   memory full of NaN, twice with equal bits.
+1. ``check``: every cell, element type, tier and seed against the C kernels in float64, with and
+   without options over time, results in memory full of NaN, twice with equal bits: launch by launch
+   and as a graph.
 2. ``sanitize``: a part of that under compute-sanitizer, memcheck and racecheck.
 3. ``bench``: LSTM and GRU against cuDNN through PyTorch (kernel names recorded), sLSTM of 12 x 64
    units against FlashRNN where it is installed, minGRU against the bandwidth of a copy; medians of
@@ -38,7 +39,8 @@ from cellgen.kernel import Kernel
 SHAPES = ((5, 3, 4, 7), (1, 1, 1, 1), (12, 33, 20, 40), (3, 130, 17, 65))
 DIMS = {"K": 2, "D": 3, "P": 3, "M": 5}
 HEADS = {"K": 12, "D": 64}
-TIERS = ("steps", "whole")
+RUNS = (("steps", False), ("whole", False), ("steps", True))
+"""Tiers, and whether steps are left out, start anew and are taken from the last to the first."""
 # float64 and float32: sums of up to 10^3 terms over 12 steps, growth included. bfloat16: 2^-9 for
 # each of some tens of roundings in a row.
 BARS = {"float64": 1e-11, "float32": 2e-4, "bfloat16": 0.08}
@@ -63,9 +65,13 @@ def check(
         shapes = SHAPES[:2] if quick else SHAPES
         for dtype in BARS:
             worst = 0.0
-            for shape, seed, tier in product(shapes, seeds, TIERS):
+            for shape, seed, (tier, with_options) in product(shapes, seeds, RUNS):
+                if dtype == "bfloat16" and shape[-1] == 1:
+                    continue  # a layer norm of one unit is 1 / sqrt(epsilon) times its rounding
+                options = _options(shape, seed) if with_options else {}
                 try:
-                    worst = max(worst, _compare(kernel, exact, dtype, shape, seed, tier))
+                    error = _compare(kernel, exact, dtype, shape, seed, tier, options)
+                    worst = max(worst, error)
                 except DeviceError as error:
                     if "do not fit" not in str(error):
                         raise
@@ -75,8 +81,26 @@ def check(
     return records
 
 
+def _options(shape: tuple[int, ...], seed: int) -> dict[str, object]:
+    """Options over time: lengths from 0 on, steps left out, resets, the order reversed."""
+    rng = np.random.default_rng(seed)
+    steps, rows = shape[:2]
+    return {
+        "lengths": rng.integers(0, steps + 1, rows),
+        "mask": rng.random((steps, rows)) < 0.7,
+        "reset": rng.random((steps, rows)) < 0.3,
+        "reverse": True,
+    }
+
+
 def _compare(
-    kernel: CudaKernel, exact: Kernel, dtype: str, shape: tuple[int, ...], seed: int, tier: str
+    kernel: CudaKernel,
+    exact: Kernel,
+    dtype: str,
+    shape: tuple[int, ...],
+    seed: int,
+    tier: str,
+    options: dict[str, object],
 ) -> float:
     """Largest error over all results of one call of both functions over time."""
     if "sequence_forward" not in kernel.functions:
@@ -86,14 +110,16 @@ def _compare(
     forward, backward = exact.sequence_forward, exact.sequence_backward
     given = _draw(forward.function, sizes, rng, optional=False)
     above = _draw(backward.function, sizes, rng, optional=True)
-    expected = forward(**given, save=True)
+    expected = forward(**given, **options, save=True)
     outputs = {n: getattr(expected, n) for n in backward_outputs(backward.function, expected)}
-    gradients = backward(**given, **outputs, **above, saved=expected.saved)
+    gradients = backward(**given, **outputs, **above, **options, saved=expected.saved)
+    on_device = {n: kernel.array(a) if isinstance(a, np.ndarray) else a for n, a in options.items()}
     device = {n: kernel.array(a, dtype=dtype) for n, a in given.items()}
     device_above = {n: kernel.array(a, dtype=dtype) for n, a in above.items()}
     worst, bits = 0.0, []
-    for _ in range(2):
-        found = _call(kernel, kernel.sequence_forward, sizes, dtype, tier, device, save=True)
+    for graph in (False, True):
+        chosen = {**on_device, "tier": tier, "graph": graph}
+        found = _call(kernel, kernel.sequence_forward, sizes, dtype, device, chosen, save=True)
         made = {n: found[n] for n in outputs}
         saved = {n: found[n] for n in found if n not in expected._fields}
         found |= _call(
@@ -101,8 +127,8 @@ def _compare(
             kernel.sequence_backward,
             sizes,
             dtype,
-            tier,
             device | made | device_above | saved,
+            chosen,
         )
         bits.append({n: a.numpy() for n, a in found.items()})
     for name, array in {**expected._asdict(), **gradients._asdict()}.items():
@@ -152,9 +178,9 @@ def _call(
     function: CudaFunction,
     sizes: dict[str, int],
     dtype: str,
-    tier: str,
     given: dict[str, DeviceArray],
-    **options: bool,
+    options: dict[str, object],
+    **more: bool,
 ) -> dict[str, DeviceArray]:
     """Call with results in memory full of NaN."""
     out = {}
@@ -162,7 +188,7 @@ def _call(
         lengths = [axis_length(axis, sizes) for axis in item.shape]
         out[item.name] = kernel.array(np.full(lengths, np.nan), dtype=dtype)
     taken = {a.name for a in function.function.arguments}
-    function(**{n: a for n, a in given.items() if n in taken}, out=out, tier=tier, **options)
+    function(**{n: a for n, a in given.items() if n in taken}, out=out, **options, **more)
     return out
 
 
