@@ -89,6 +89,7 @@ CUDA_EMULATION = """
 void cellgen_emulation_seed(uint64_t seed);
 void cellgen_emulation_skip(int line);
 void cellgen_emulation_refuse_capture(int refuse);
+void cellgen_emulation_device(int processors, int shared_bytes);
 int64_t cellgen_emulation_count(int what);
 """
 """What an emulated library exports as well."""

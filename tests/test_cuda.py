@@ -723,6 +723,44 @@ def test_graphs_give_their_memory_back_when_it_is_short(
     assert len(forward.graphs) == 0
 
 
+# --- emulated: the planner -----------------------------------------------------------------------
+
+
+@with_cxx
+@pytest.mark.parametrize(
+    ("processors", "kilobytes", "in_blocks"),
+    [
+        pytest.param(132, 227, True, id="H100"),
+        pytest.param(108, 163, True, id="A100"),
+        pytest.param(132, 63, False, id="weights of a head do not fit"),
+        pytest.param(4, 227, False, id="blocks take turns"),
+    ],
+)
+def test_twelve_heads_of_64_units_run_in_blocks_where_that_fits_and_pays(
+    processors: int, kilobytes: int, in_blocks: bool
+) -> None:
+    """A head has 64 x 4 x 64 weights, 64 KB of float32."""
+    kernel = api.compile_cuda(SLSTMHeads, emulated=True)
+    counts, launched = Counts(kernel), []
+    counts.lib.cellgen_emulation_device(processors, kilobytes << 10)
+    try:
+        for steps in (2, 4):
+            sizes = {"T": steps, "B": 2, "I": 3, "K": 12, "D": 64}
+            device = {
+                a.name: kernel.array(np.ones([sizes[axis] for axis in a.shape]), dtype="float32")
+                for a in kernel.sequence_forward.function.arguments
+            }
+            counts.new()
+            kernel.sequence_forward(**device, graph=False)
+            launched.append(counts.new()[LAUNCHED])
+        assert (launched[0] == launched[1]) == in_blocks
+        if kilobytes < 64:
+            with pytest.raises(DeviceError, match="weights do not fit a block's shared memory"):
+                kernel.sequence_forward(**device, tier="whole")
+    finally:
+        counts.lib.cellgen_emulation_device(4, 99 << 10)
+
+
 # --- compiled ------------------------------------------------------------------------------------
 
 ARCHITECTURES = [

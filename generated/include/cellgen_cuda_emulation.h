@@ -133,6 +133,7 @@ class cellgen_emulator {
     enum Count { LAUNCHED, CAPTURED, REPLAYED, GRAPHS };
     int64_t counts[4] = {0, 0, 0, 0};
     bool refuses_capture = false;
+    int processors = 4, shared_bytes = 99 << 10; /* what the host is told of the device */
     std::map<void *, cellgen_emulated_graph *> capturing;
 
     void block_barrier(int line) { wait(BLOCK, line); }
@@ -375,8 +376,9 @@ inline cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int)
 {
     *value = 0;
     if (attribute == cudaDevAttrComputeCapabilityMajor) *value = 8;
-    if (attribute == cudaDevAttrMultiProcessorCount) *value = 4;
-    if (attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin) *value = 99 << 10;
+    if (attribute == cudaDevAttrMultiProcessorCount) *value = cellgen_emulator::one().processors;
+    if (attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin)
+        *value = cellgen_emulator::one().shared_bytes;
     return cudaSuccess;
 }
 inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *found, const void *)
@@ -489,6 +491,13 @@ extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_s
 extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_refuse_capture(int refuse)
 {
     cellgen_emulator::one().refuses_capture = refuse != 0;
+}
+
+extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_device(
+    int processors, int shared_bytes)
+{
+    cellgen_emulator::one().processors = processors;
+    cellgen_emulator::one().shared_bytes = shared_bytes;
 }
 
 extern "C" __attribute__((weak, visibility("default"))) int64_t cellgen_emulation_count(int what)
