@@ -362,7 +362,7 @@ class CudaFunction:
 
         ``graph`` says whether a function over time replays its launches as a CUDA graph: True
         always, False never, None from the second call on with the same arrays. Into a stream that
-        the caller captures, kernels are launched as they are. A graph keeps its workspace;
+        the caller captures, kernels are launched as they are. Graphs keep a workspace;
         ``function.graphs.clear()`` gives it back.
 
         Functions over time take ``lengths`` (B) of int64, ``mask`` and ``reset`` (T, B) of bool,

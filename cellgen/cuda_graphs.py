@@ -1,9 +1,10 @@
 """Capture what a call launches in a CUDA graph, and replay it when the same call comes again.
 
 Input: a ``Launch``, with everything that its kernels depend on as ``key``. A graph holds addresses,
-not values: what lies in the arrays may change between calls. It owns its workspace and is launched
-on the caller's stream. Capturing happens on a stream of this module's own, so that it works for
-the default stream too; a caller who captures gets the kernels themselves.
+not values: what lies in the arrays may change between calls. It is launched on the caller's stream,
+and graphs of one stream, which run one after the other, share a workspace. Capturing happens on a
+stream of this module's own, so that it works for the default stream too; a caller who captures gets
+the kernels themselves.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ from typing import Any, Protocol
 
 from .errors import DeviceError
 
-KEPT = 4
-"""Graphs of a function that are kept, with their workspaces; the one unused longest goes first."""
-SEEN = 64
+KEPT = 32
+"""Graphs of a function that are kept; the one unused longest goes first."""
+IDLE = 256
+"""Calls of a function after which a graph that none of them replayed may make room by itself:
+where more calls take turns than are kept, capturing each of them again would cost more than it
+saves."""
+SEEN = 256
 """Calls that are remembered, to know one that comes again."""
 FEWEST = 8
 """Nodes below which a graph saves nothing: launching it costs about as much as some kernels."""
@@ -55,21 +60,38 @@ class Launch:
     run: Callable[[int, int], int]
 
 
-class Graph:
-    """A graph that can be launched, and the workspace that its kernels use."""
+class Workspace:
+    """Device memory for the graphs of one stream, given back with the last of them."""
 
-    def __init__(self, library: Library, handle: object, workspace: int, stream: int) -> None:
-        self._library, self._handle = library, handle
-        self._workspace, self._stream = workspace, stream
+    def __init__(self, library: Library, device: int, stream: int, size: int) -> None:
+        self.device, self.stream, self.size, self._library = device, stream, size, library
+        self.address = library.allocate(device, size, stream)
+
+    def serves(self, call: Launch) -> bool:
+        """Whether a call can use it."""
+        return (self.device, self.stream) == (call.device, call.stream) and self.size >= call.size
+
+    def __del__(self) -> None:
+        if hasattr(self, "address"):
+            self._library.free(self.address, self.stream)
+
+
+class Graph:
+    """A graph that can be launched, and the workspace that its kernels use; ``used`` is the number
+    of the call that launched it last."""
+
+    used = 0
+
+    def __init__(self, library: Library, handle: object, workspace: Workspace) -> None:
+        self._library, self._handle, self.workspace = library, handle, workspace
 
     def launch(self) -> int:
         """Launch on the stream that it is kept for; returns a code."""
-        ffi, lib = self._library.ffi, self._library.lib
-        return int(lib.cellgen_cuda_graph_launch(self._handle, ffi.cast("void *", self._stream)))
+        stream = self._library.ffi.cast("void *", self.workspace.stream)
+        return int(self._library.lib.cellgen_cuda_graph_launch(self._handle, stream))
 
     def __del__(self) -> None:
         self._library.lib.cellgen_cuda_graph_destroy(self._handle)
-        self._library.free(self._workspace, self._stream)
 
 
 class Graphs:
@@ -79,6 +101,7 @@ class Graphs:
         self._graphs: OrderedDict[bytes, Graph] = OrderedDict()
         self._seen: OrderedDict[bytes, bool] = OrderedDict()
         self._streams: dict[int, object] = {}
+        self._calls = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -101,12 +124,14 @@ class Graphs:
         if _is_captured(library, call):
             return False
         with self._lock:
+            self._calls += 1
             graph = self._graphs.get(call.key)
             if graph is None and (wanted or self._came_before(call.key)):
                 graph = self._capture(library, call, wanted)
             if graph is None:
                 return False
             self._graphs.move_to_end(call.key)
+            graph.used = self._calls
             library.require(graph.launch(), call.where)
             return True
 
@@ -121,24 +146,27 @@ class Graphs:
 
     def _capture(self, library: Library, call: Launch, wanted: bool | None) -> Graph | None:
         """Capture a call; None if it pays not, or cannot be captured and nobody insists."""
-        while len(self._graphs) >= KEPT:
+        if len(self._graphs) >= KEPT:
+            oldest = next(iter(self._graphs.values()))
+            if not wanted and self._calls - oldest.used < IDLE:
+                return None
             self._graphs.popitem(last=False)
         stream = self._stream(library, call.device)
-        workspace = library.allocate(call.device, call.size, call.stream)
+        shared = (g.workspace for g in self._graphs.values() if g.workspace.serves(call))
+        workspace = next(shared, None) or Workspace(library, call.device, call.stream, call.size)
         ffi, lib = library.ffi, library.lib
         made, nodes = ffi.new("void **"), ffi.new("int64_t *")
         code = lib.cellgen_cuda_graph_begin(stream)
         if not code:
-            code = call.run(int(ffi.cast("uintptr_t", stream)), workspace)
+            code = call.run(int(ffi.cast("uintptr_t", stream)), workspace.address)
             ended = lib.cellgen_cuda_graph_end(stream, made, nodes)
             code = code or ended
         if not code and (wanted or nodes[0] >= FEWEST):
-            graph = Graph(library, made[0], workspace, call.stream)
+            graph = Graph(library, made[0], workspace)
             self._graphs[call.key] = graph
             return graph
         self._seen[call.key] = False
         lib.cellgen_cuda_graph_destroy(made[0])
-        library.free(workspace, call.stream)
         if code and wanted:
             raise DeviceError(
                 f"{call.where}: its kernels cannot be captured in a CUDA graph: "

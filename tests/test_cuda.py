@@ -630,6 +630,37 @@ def test_graphs_are_of_their_arrays_and_the_oldest_make_room(
 
 
 @with_cxx
+def test_calls_that_take_turns_do_not_push_each_others_graphs_out(
+    on_device: tuple[CudaKernel, Arrays, dict[str, object], Counts],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Five layers where two graphs are kept: those two stay, until nobody has used one for long."""
+    kernel, given, device, counts = on_device
+    monkeypatch.setattr("cellgen.cuda_graphs.KEPT", 2)
+    monkeypatch.setattr("cellgen.cuda_graphs.IDLE", 20)
+    layers = [kernel.array(given["x"] * number) for number in range(5)]
+    out = {
+        a.name: kernel.array(np.zeros([axis_length(x, sizes_of((5, 3, 4, 6))) for x in a.shape]))
+        for a in kernel.sequence_forward.function.results
+        if not a.saved
+    }
+    rounds = []
+    for _ in range(4):
+        for x in layers:
+            kernel.sequence_forward(**{**device, "x": x}, out=out, tier="steps")
+        rounds.append(counts.new())
+    assert [seen[REPLAYED] for seen in rounds] == [0, 2, 2, 2]
+    assert [seen[GRAPHS] for seen in rounds] == [0, 2, 0, 0]
+    shared = {graph.workspace for graph in kernel.sequence_forward.graphs._graphs.values()}
+    assert len(shared) == 1
+    for _ in range(25):
+        kernel.sequence_forward(**{**device, "x": layers[4]}, out=out, tier="steps")
+    assert counts.new()[REPLAYED] > 0
+    exact = OnHost(kernel).sequence_forward(**{**given, "x": given["x"] * 4}, tier="steps")
+    assert np.array_equal(out["h"].numpy(), exact.h)
+
+
+@with_cxx
 def test_a_graph_of_few_kernels_is_not_kept() -> None:
     kernel = emulated(MinGRU)
     counts = Counts(kernel)
