@@ -128,6 +128,9 @@ class TimeFunction(KernelFunction):
         self._takes = tuple(item.name for item in function.arguments if item.saved)
         members = (*function.struct_members, *function.results)
         self._timed = tuple(item.name for item in members if item.over_time)
+        # A name that a call may give and the kernel does not read is checked all the same.
+        named = (*function.arguments, *function.results)
+        self._turned = frozenset(item.name for item in named if item.over_time)
         self._outputs = frozenset(i.name for i in function.results if i.over_time)
         self._ordered = (*self._fields, *self._saves)
         self.saved = result_class("saved", self._saves)
@@ -306,7 +309,7 @@ class TimeFunction(KernelFunction):
         """Look at arrays over time with their first two axes swapped."""
         return {
             name: array.swapaxes(0, 1)
-            if name in self._timed and isinstance(array, np.ndarray) and array.ndim > 1
+            if name in self._turned and isinstance(array, np.ndarray) and array.ndim > 1
             else array
             for name, array in arrays.items()
         }

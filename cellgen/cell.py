@@ -498,6 +498,7 @@ class _Draft:
                 self._check_splits(equations)
                 self._check_gradients(gradients, declared, equations)
                 declared = self._check_used(declared, equations)
+                self._check_told(declared)
         except DeclarationError as error:
             message = Exception.__str__(error)
             raise DeclarationError(f"{class_name}: {message}", code=error.code) from None
@@ -622,6 +623,23 @@ class _Draft:
                     f"  {self.lines[str(value.name)]}",
                     code="declaration.name",
                 )
+
+    def _check_told(self, declared: tuple[Value, ...]) -> None:
+        """Every dimension must follow from the shapes of a call: H + K alone tells neither."""
+        axes = [axis.free_symbols for value in declared for axis in value.shape]
+        told: set[Dim] = set()
+        while found := [axis - told for axis in axes if len(axis - told) == 1]:
+            told.update(*found)
+        for value in declared:
+            for axis in value.shape:
+                unknown = sorted(axis.free_symbols - told, key=str)
+                if unknown:
+                    raise DeclarationError(
+                        f"{value.name} {format_shape(value.shape)}: no shape of this cell tells "
+                        f"{' or '.join(map(str, unknown))} alone; use one dimension for "
+                        f"{format_axis(axis)}\n  {self.lines[str(value.name)]}",
+                        code="declaration.dims",
+                    )
 
     def _check_states(
         self,

@@ -18,7 +18,7 @@ import numpy as np
 from sympy import Expr
 
 from cellgen import goldens
-from cellgen.abi import axis_terms
+from cellgen.abi import Argument, axis_terms
 from cellgen.api import compile as compile_cell
 from cellgen.call_over_time import Options
 from cellgen.cell import Cell, Definition, definition_of
@@ -570,10 +570,10 @@ def _compare(
     called = kernel.functions[program.function]
     accepted = called.function.arguments
     for dim in called.function.dims:  # a gradient that is 0 may read nothing that tells its lengths
-        telling = [a for a in accepted if any(dim == n for x in a.shape for _, n in axis_terms(x))]
-        if not any(a.name in call for a in telling):
-            first = next(a.name for a in telling if a.name in known and not a.optional)
-            call[first] = np.asarray(known[first], dtype, order="C")
+        telling = [a.name for a in accepted if _tells(a, dim)]
+        able = [name for name in telling if name in known and name not in left_out]
+        if able and not any(name in call for name in telling):
+            call[able[0]] = np.asarray(known[able[0]], dtype, order="C")
     results = called(out=None, **call)
     exact = interpret(program, arrays, sizes)
     wide = {name: array.astype(np.float64) for name, array in arrays.items()}
@@ -581,6 +581,12 @@ def _compare(
     for name, array in zip(results._fields, results, strict=True):
         error = _error(array.astype(np.float64), exact[name], scales[name])
         _raise_to(errors, name, error)
+
+
+def _tells(argument: Argument, dim: str) -> bool:
+    """Whether an axis of an argument is a multiple of one dimension: others tell a sum only."""
+    terms = [axis_terms(axis) for axis in argument.shape]
+    return any(len(axis) == 1 and axis[0][1] == dim for axis in terms)
 
 
 # --- functions over time -------------------------------------------------------------------------

@@ -481,6 +481,7 @@ LOWER: tuple[Rewrite, ...] = (
     unwrap_parts,
     accumulate_products,
     narrow_parts,
+    unwrap_parts,
     inline_temporaries,
     spread_heads,
     drop_dead,

@@ -24,13 +24,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from hypothesis import HealthCheck, Phase, given, note, reject, seed, settings
 from hypothesis import strategies as st
+from hypothesis.errors import HypothesisException
 
 import cellgen
 from cellgen import Cell, activation
 from cellgen.abi import axis_length
 from cellgen.check import check
 from cellgen.derive import forward
-from cellgen.errors import CellgenError, DeclarationError
+from cellgen.errors import DeclarationError
 from cellgen.functions import derive_functions
 from cellgen.pipeline import generate, recurrence
 from cellgen.reference import interpret, shape_sizes
@@ -140,8 +141,9 @@ MATRICES = (
     "({w} / sqrt(sum({w} ** 2) + 1.0))",
 )
 """Functions of a weight alone; ``m`` is one of its shape that learns nothing."""
-FOLDED = ("declaration.constant", "declaration.unused")
-"""Codes of what SymPy folds away before cellgen sees it, ``a - a``: such a draft is no cell."""
+FOLDED = ("declaration.constant", "declaration.unused", "declaration.dims")
+"""Codes of what SymPy folds away before cellgen sees it, ``a - a``, and of dimensions that stand in
+sums alone: such a draft is no cell."""
 OTHERS = ("relu", "abs", "softplus", "log_sigmoid", "expm1", "stop_gradient", "keep")
 
 
@@ -278,7 +280,9 @@ class Drafting:
 
     def expression(self, width: str, depth: int = 2) -> str:
         kind = self.pick(*KINDS) if depth else "atom"
-        if kind == "atom" or (kind == "join" and width not in JOINED):
+        # One unit alone, less its mean or over its sum, is a constant but for rounding.
+        unfit = {"join": width not in JOINED, "norm": width in ("1", ONE_A_HEAD)}
+        if kind == "atom" or unfit.get(kind):
             return self.atom(width)
         if kind == "affine":
             return f"({self.product(width)} + {self.bias(width)})"
@@ -302,7 +306,8 @@ class Drafting:
         if kind in forms:
             return form.format(a=a, b=b, k=self.scalar() if "{k}" in form else "")
         if kind == "sum":
-            return f"({a} {self.pick('+', '-') if a != b else '+'} {b})"
+            cancels = a in b or b in a  # a - (a - mean(a)) folds to one unit
+            return f"({a} {'+' if cancels else self.pick('+', '-')} {b})"
         if kind == "product":
             return f"({self.pick('tanh', 'sigmoid')}({a}) * {b})"
         reduced = f"{self.pick('mean', 'sum', 'max')}(tanh({a}){', axis=all' * self.whole(width)})"
@@ -502,7 +507,8 @@ def _options_hold(cell, kernel, rng):
     sizes = dict(zip(forward_function.dims, (5, 4, 6, 3, 2, 3), strict=False))
     arrays = _arrays(forward_function, sizes, rng, optional=False)
     given = _arrays(kernel.sequence_backward.function, sizes, rng, optional=True)
-    timed = {*kernel.sequence_forward._timed, *kernel.sequence_backward._timed}
+    functions = (forward_function, kernel.sequence_backward.function)
+    timed = {a.name for f in functions for a in (*f.arguments, *f.results) if a.over_time}
     plain = _both(cell, kernel, arrays, given, lengths=LENGTHS, threads=1)
     threaded = _both(cell, kernel, arrays, given, lengths=LENGTHS, threads=3)
     swapped = [
@@ -609,10 +615,13 @@ def main() -> None:
         nonlocal done
         try:
             prove(declared(source, noted=not options.keep_going), options.seed)
-        except (AssertionError, CellgenError, ArithmeticError, LookupError, TypeError) as error:
-            if not options.keep_going:
+        except Exception as error:
+            if not options.keep_going or isinstance(error, HypothesisException):
                 raise
-            _add(findings, Finding(error, source))
+            finding = Finding(error, source)
+            if finding.kind not in findings:
+                print(f"{finding.kind}: {error}\n{source}", flush=True)
+            _add(findings, finding)
         done += 1
         if done % 10 == 0:
             seconds = time.perf_counter() - began

@@ -241,6 +241,23 @@ def test_dimensions_that_are_no_names() -> None:
         Input(Dim("my dim"))
 
 
+def test_dimensions_that_no_shape_tells() -> None:
+    """State(H + K) alone: an array of 7 units says nothing of H and K."""
+    K = Dim("K")
+    expected = "A: h_prev (B, H + K): no shape of this cell tells H or K alone"
+    with refused("dims", expected, line="h_prev = State(H + K)"):
+
+        class A(Cell):
+            h_prev = State(H + K)
+            h = tanh(h_prev)
+
+    class Told(Cell):
+        x, h_prev = Input(2 * H), State(H + K)
+        h = tanh(h_prev) + mean(x)
+
+    assert [str(dim) for dim in Told.definition.dims] == ["B", "H", "K"]
+
+
 def test_class_names_that_give_no_name() -> None:
     with refused("name", "Class: cell 'class' is reserved by C++", line=""):
 

@@ -165,6 +165,30 @@ def test_results_are_bitwise_equal_for_any_number_of_threads(cell, name):
     assert all(found == runs[0] for found in runs)
 
 
+def test_outputs_that_a_backward_pass_does_not_read_may_be_batch_first_too():
+    """QRNN's d_h needs no h; given all the same, as every cell's outputs may be, it is checked."""
+    kernel, sizes = cellgen.load("qrnn"), {"T": 4, "B": 3, "I": 2, "H": 5}
+    arguments = draw(kernel.sequence_forward.function, 0, sizes=sizes)
+    given = draw(kernel.sequence_backward.function, 1, optional=True, sizes=sizes)
+
+    def gradients(arguments, given, **options):
+        found = kernel.sequence_forward(**arguments, save=True, **options)
+        outputs = {"h": found.h, "c": found.c}
+        return kernel.sequence_backward(
+            **arguments, **outputs, **given, saved=found.saved, **options
+        )
+
+    first = gradients(arguments, given)
+    batch_first = Options(batch_first=True)
+    second = gradients(
+        swapped(arguments, kernel, batch_first),
+        swapped(given, kernel, batch_first),
+        batch_first=True,
+    )
+    np.testing.assert_array_equal(first.d_x, second.d_x.swapaxes(0, 1))
+    np.testing.assert_array_equal(first.d_w_z, second.d_w_z)
+
+
 @cells
 def test_options_that_leave_nothing_out_change_no_bit(cell):
     plain = run(cell, NONE)

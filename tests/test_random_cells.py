@@ -83,6 +83,21 @@ FOUND = {
             s0 = tanh(s0_prev)
             outputs = s0, p, q
     """,
+    "parts of a concatenation along other cuts": """
+        class RandomCell(Cell):
+            i0, i1, s0_prev = Input(H), Input(K), State(H)
+            v = concat(i0, i1) * mean(i1)
+            p, q = split(v, (K, H))
+            s0 = tanh(q) * mean(p) + s0_prev
+    """,
+    "a function whose arrays have no dimension": """
+        class RandomCell(Cell):
+            s0_prev, i1, i2 = State(1), Input(3), Input(1)
+            w = Weight(1, 3)
+            v = where(matmul(sigmoid(s0_prev), w) > 0.25, i1, 0.25)
+            s0 = sigmoid(i2 * mean(v)) * s0_prev
+            gradients = i2
+    """,
     "a weight of heads divided by a sum over its units": """
         class RandomCell(Cell):
             s0_prev = State(N, D)

@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from cellgen import Cell, H, I, Input, State, Weight, split, tanh
+from cellgen import Cell, Dim, H, I, Input, State, Weight, concat, split, tanh
 from cellgen.cells import AntisymmetricRNN, GRUBlockCell
 from cellgen.errors import DerivationError
 from cellgen.pipeline import schedule_of
+from cellgen.program import Statement
 from cellgen.schedule import Access, Function, Kind, Loop, Product, Schedule, Store
 from tests.conftest import SLSTM, LayerNormGRU, Softmax, every_cell
+
+K = Dim("K")
 
 
 def function(schedule: Schedule, name: str) -> Function:
@@ -34,6 +37,35 @@ def test_steps_of_every_cell_are_scheduled_and_verified(cell: type[Cell]) -> Non
     for planned in schedule.functions:
         results = {str(buffer.value) for buffer in planned.of_kind(Kind.RESULT)}
         assert results == {str(result) for result in planned.program.results}
+
+
+def test_what_lies_at_another_place_of_a_value_is_read_in_a_later_loop() -> None:
+    class Shifted(Cell):
+        x, y, p_prev, q_prev = Input(H), Input(K), State(K), State(H)
+        joined = concat(tanh(x) + q_prev, tanh(y) + p_prev)
+        one, two = split(joined, (K, H))
+        p, q = tanh(one) * p_prev, tanh(two) * q_prev
+
+    for planned in schedule_of(Shifted).functions:
+        planned.verify()
+    planned = function(schedule_of(Shifted), "forward")
+    reader = next(loop for loop in loops(planned) if any(s.target.name == "p" for s in lines(loop)))
+    assert not {"joined"} & {line.view.buffer.name for line in reader.lines if line.view}
+    merged = replace(
+        planned,
+        stages=tuple(
+            replace(stage, lines=(*stage.lines, *reader.lines), loads=(*stage.loads, *reader.loads))
+            if isinstance(stage, Loop) and stage is not reader
+            else stage
+            for stage in planned.stages
+        ),
+    )
+    with pytest.raises(DerivationError, match="is read in the loop that writes joined"):
+        merged.verify()
+
+
+def lines(loop: Loop) -> list[Statement]:
+    return [line.statement for line in loop.lines]
 
 
 def test_gru_block_cell_has_as_many_products_and_loops_as_it_needs() -> None:

@@ -254,6 +254,12 @@ def _completes(loop: Loop, group: Group) -> bool:
         return False
     if any(line.store not in (Store.LOCAL, Store.WRITE) for line in loop.lines):
         return False
+    # What the group forms is there for the units of the tile; at another place it may not be yet.
+    own = {line.view for inner in group.loops for line in inner.lines}
+    own |= {slot.view for slot in group.slots}
+    written = set(_written(group))
+    if any(load.view.buffer in written and load.view not in own for load in loop.loads):
+        return False
     return any(group.slot_of(load.view) is not None for load in loop.loads)
 
 

@@ -231,6 +231,8 @@ class Function:
             for view in _reads(stage):
                 if view.buffer not in written:
                     raise self._fault(f"{view} is read before it is written")
+            for load, view in _mixed(stage):
+                raise self._fault(f"{load} is read in the loop that writes {view}")
             written.update(view.buffer for view in _writes(stage))
         missing = [b.name for b in self.of_kind(Kind.RESULT) if b not in written]
         if missing:
@@ -264,6 +266,25 @@ def _reads(stage: Stage) -> Iterator[View]:
         return
     own = {line.view.buffer for line in stage.lines if line.view is not None}
     yield from (load.view for load in stage.loads if load.view.buffer not in own)
+
+
+def _mixed(stage: Stage) -> Iterator[tuple[View, View]]:
+    """What a loop reads of memory that it writes: units of either may come first."""
+    if isinstance(stage, Loop):
+        written = [line.view for line in stage.lines if line.view is not None]
+        for load in stage.loads:
+            for view in written:
+                if load.view.buffer == view.buffer and not _apart(load.view, view):
+                    yield load.view, view
+
+
+def _apart(a: View, b: View) -> bool:
+    """Whether two views of one buffer share no entry, whatever the dimensions are."""
+    for own, other, length, size in zip(a.start, b.start, a.shape, b.shape, strict=True):
+        for gap in (other - own - length, own - other - size):
+            if all(count >= 0 for count in gap.as_coefficients_dict().values()):
+                return True
+    return False
 
 
 def _writes(stage: Stage) -> Iterator[View]:

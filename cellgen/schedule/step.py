@@ -67,10 +67,11 @@ def _views(stage: Stage) -> Iterable[View]:
 
 
 def _dims(program: Program, order: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """Dimensions that a function's arrays have, in the order of the cell."""
+    """Dimensions that a function's arrays have, in the order of the cell; B where they have none:
+    a function in C takes one at least."""
     values = (*program.arguments, *program.results)
     found = {symbol for value in values for axis in value.shape for symbol in axis.free_symbols}
-    return tuple(dim for dim in order if dim in found)
+    return tuple(dim for dim in order if dim in (found or {B}))
 
 
 @dataclass
@@ -237,8 +238,16 @@ class _Planner:
             is_sum = statement.op == "sum_to"
             term = statement.expression.operands[0] if is_sum else None
             space = term.shape if term is not None else statement.target.shape
-            reads = [made for value in self._reads(statement) for made in self._made_of(value)]
-            first = max((made_in[v] for v in reads if v in made_in), default=0)
+            # What lies at another place of a value's memory is read once all of it is there.
+            first = max(
+                (
+                    made_in[made] + (made != value)
+                    for value in self._reads(statement)
+                    for made in self._made_of(value)
+                    if made in made_in
+                ),
+                default=0,
+            )
             index = next(
                 (i for i in range(first, len(loops)) if loops[i].space == space), len(loops)
             )
