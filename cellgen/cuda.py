@@ -57,7 +57,10 @@ TABLES = {
     "reset": (("T", "B"), FLAGS),
 }
 """Options over time that are arrays: their axes and element types."""
-HOST_OPTIONS = ("batch_first", "last_only", "window", "bp_lim", "consume", "plan", "threads")
+HOST_OPTIONS = (
+    *("batch_first", "last_only", "window", "bp_lim", "consume", "plan", "threads", "packed"),
+    "flush_denormals",
+)
 """Options over time that the C kernels have and these have not."""
 
 
