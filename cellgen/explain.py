@@ -29,7 +29,12 @@ from cellgen.program import Program
 from cellgen.schedule.groups import Group, GroupedStage, Term
 from cellgen.schedule.plan import Kind, Loop, View, describe
 from cellgen.schedule.recurrence import Recurrence
-from cellgen.schedule.sequence import NOT_OVER_TIME, Part, SequenceSchedule
+from cellgen.schedule.sequence import (
+    NOT_OVER_TIME,
+    Part,
+    SequenceSchedule,
+    waits_for_no_state,
+)
 from cellgen.value import B, Value, format_axis
 
 WIDTH = 98
@@ -144,8 +149,7 @@ def explain(
         sections.append(_figures(schedule, functions, kernel, shape))
         parts = {"sequence_forward": schedule.forward, "sequence_backward": schedule.reverse}
         sections += [
-            _chosen(name, plan, shape, parts[name], schedule.forward)
-            for name, plan in plans.items()
+            _chosen(name, plan, shape, parts[name], schedule) for name, plan in plans.items()
         ]
     return Explanation(name, found, tuple(sections), plans)
 
@@ -368,10 +372,13 @@ def _number(expression: Expr, shape: Shape) -> int:
     return int(expression.xreplace(sizes))
 
 
-def _chosen(name: str, plan: SequencePlan, shape: Shape, part: Part, forward: Part) -> Section:
-    rows = [_threads_row(plan, shape, part)]
+def _chosen(
+    name: str, plan: SequencePlan, shape: Shape, part: Part, schedule: SequenceSchedule
+) -> Section:
+    is_free = waits_for_no_state(part, schedule.programs)
+    rows = [_threads_row(plan, shape, part, is_free=is_free)]
     if name == "sequence_forward":
-        rows.append(_hoist_row(plan, shape, forward))
+        rows.append(_hoist_row(plan, shape, part, is_free=is_free))
     rows.append(_pack_row(plan, shape))
     if name == "sequence_backward":
         rows.append(
@@ -384,11 +391,16 @@ def _chosen(name: str, plan: SequencePlan, shape: Shape, part: Part, forward: Pa
     return Section(f"plan of {name}", tuple(rows))
 
 
-def _threads_row(plan: SequencePlan, shape: Shape, part: Part) -> Row:
+def _threads_row(plan: SequencePlan, shape: Shape, part: Part, *, is_free: bool) -> Row:
     rows, weights = shape.sizes["B"], _bytes(plan.weight_bytes)
     if plan.threads == 1:
         return Row("threads = 1", "nothing is shared")
     what = f"threads = {plan.threads}, by_units = {plan.by_units}: "
+    if plan.by_units and is_free:
+        return Row(
+            what + "threads share the units of all steps and never meet",
+            "no product waits for a state",
+        )
     if plan.by_units:
         fewer = rows < plan.by.rows_per_thread * plan.threads
         why = (
@@ -405,13 +417,15 @@ def _threads_row(plan: SequencePlan, shape: Shape, part: Part) -> Row:
     return Row(what + "threads share the rows of all steps and never meet", why)
 
 
-def _hoist_row(plan: SequencePlan, shape: Shape, forward: Part) -> Row:
+def _hoist_row(plan: SequencePlan, shape: Shape, forward: Part, *, is_free: bool) -> Row:
     rows = shape.sizes["B"]
     if plan.hoist:
         steps = plan.window_rows // max(rows, 1)
         return Row(
             f"hoist = True: products of inputs ahead, for windows of {_count(steps, 'step')}",
-            f"a tile of {_count(rows, 'row')} is bound by reading weights, one of "
+            "no product waits for a state: the loop over time is pointwise"
+            if is_free
+            else f"a tile of {_count(rows, 'row')} is bound by reading weights, one of "
             f"{plan.window_rows} is not",
         )
     why = f"{_count(rows, 'row')} fill a tile by themselves (more than {plan.by.hoist_rows})"

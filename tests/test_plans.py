@@ -98,6 +98,27 @@ def test_the_plan_follows_the_shape():
     assert plan(**DIMS, threads=1, dtype=np.float64).weight_bytes >= 2 * 4 * 40 * 99
 
 
+@pytest.mark.parametrize("name", ["min_gru", "sru"])
+def test_products_that_wait_for_no_state_run_ahead_of_the_loop(name):
+    """Threads share units and never meet; a product in every step would change no bit."""
+    forward = kernel(name).sequence_forward
+    dims = {n: {"T": 50, "B": 5}.get(n, 100) for n in forward.function.dims}
+    given = arguments(dims, name)
+    own = forward.plan(**dims, threads=2)
+    assert (own.by_units, own.hoist) == (True, True)
+    assert forward.plan(**dims, threads=1).hoist
+    assert not forward.plan(**dims | {"B": 400}, threads=100).by_units  # too few blocks of units
+    inside = replace(own, hoist=False)
+    rows = replace(own, hoist=False, by_units=False)
+    expected = forward(**given, save=True, threads=1)
+    for plan in (own, inside, rows, replace(own, window_rows=10)):
+        found = forward(**given, save=True, threads=2, plan=plan)
+        for one, other in zip(
+            found[:-1] + found.saved, expected[:-1] + expected.saved, strict=True
+        ):
+            np.testing.assert_array_equal(one, other)
+
+
 def test_the_plan_follows_the_constants():
     plan = kernel().sequence_forward.plan
     few = Constants(hoist_rows=0, rows_per_thread=0, weights_in_cache=10**9, window_rows=5)

@@ -22,7 +22,13 @@ from cellgen.schedule import Buffer, Kind, Loop, Product, Routine, Store
 from cellgen.schedule import Function as PlannedFunction
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
 from cellgen.schedule.plan import Line, View, describe
-from cellgen.schedule.sequence import Part, SequenceSchedule, Storage, meetings
+from cellgen.schedule.sequence import (
+    Part,
+    SequenceSchedule,
+    Storage,
+    meetings,
+    waits_for_no_state,
+)
 from cellgen.schedule.unroll import StateLink
 from cellgen.value import Role, Value
 
@@ -86,7 +92,8 @@ class StageContext:
     ``ahead`` declares the operand of a product that can be formed for a window of steps; shares of
     units are multiples of ``grain``, the same in all stages of a part; ``units`` are those of one
     of the ``heads``, where a group has any. Where weights are not packed, ``products`` fill the
-    array ``whole``: each row holds ``all_units`` of every slot.
+    array ``whole``: each row holds ``all_units`` of every slot. A group ``is_free`` where nothing
+    in it waits for a state.
     """
 
     name: str
@@ -107,6 +114,7 @@ class StageContext:
     products: list[SlotProductContext] = field(default_factory=list)
     whole: str = ""
     all_units: str = ""
+    is_free: bool = False
 
 
 @dataclass(frozen=True)
@@ -164,7 +172,8 @@ class PartContext:
     """The stages of one part and the packing they need.
 
     ``meets_after``: the stages after which threads that share units meet; ``depends``: some stage
-    reads what another one of the part writes.
+    reads what another one of the part writes; ``free_shares``: among how many threads the units can
+    be shared where no product waits for a state, else 0.
     """
 
     name: str
@@ -174,6 +183,7 @@ class PartContext:
     can_split_units: bool
     meets_after: list[bool]
     depends: bool
+    free_shares: str
 
 
 @dataclass(frozen=True)
@@ -457,7 +467,14 @@ class _Function:
             part.can_split_units,
             meets_after=list(meetings(part, self.schedule.programs)),
             depends=Storage.SCRATCH in part.storage.values(),
+            free_shares=self._free_shares(part, stages),
         )
+
+    def _free_shares(self, part: Part, stages: list[StageContext]) -> str:
+        if not waits_for_no_state(part, self.schedule.programs):
+            return "0"
+        group = next(stage for stage in stages if stage.kind == "group")
+        return f"({group.units} + {group.grain} - 1) / {group.grain}"
 
     def _link(self, link: StateLink) -> LinkContext:
         programs = self.schedule.programs
@@ -885,6 +902,7 @@ class _PartWriter(LoopWriter):
             products=self._slot_products(group),
             whole=self._whole(name, group),
             all_units=c_factor(group.units),
+            is_free=len(runs) == 1 and bool(runs[0].hoisted),
         )
 
     def _slot_products(self, group: Group) -> list[SlotProductContext]:
@@ -983,7 +1001,8 @@ class _PartWriter(LoopWriter):
         """Whether the first operand is an input, so that no state has to be waited for."""
         operand = group.terms[0].operand.buffer
         is_input = self.part.storage[operand] is Storage.TIME and operand.kind is Kind.ARGUMENT
-        return self.name == "forward" and is_input and len(group.terms) > 1
+        waits = any(term.operand.buffer != operand for term in group.terms)
+        return self.name == "forward" and is_input and (waits or len(group.terms) == 1)
 
     def _ahead(self, group: Group) -> list[str]:
         """Declare the first operand over a window of steps, whose rows lie evenly."""

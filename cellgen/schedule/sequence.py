@@ -142,6 +142,16 @@ def meetings(part: Part, programs: SequencePrograms) -> tuple[bool, ...]:
     return tuple(after)
 
 
+def waits_for_no_state(part: Part, programs: SequencePrograms) -> bool:
+    """Whether a part has products and none of them reads what a step before left.
+
+    The loop over time is then pointwise: products run ahead of it, and threads that share units
+    never meet.
+    """
+    has_products = any(isinstance(stage, Group) for stage in part.stages)
+    return has_products and part.can_split_units and not any(meetings(part, programs))
+
+
 def _units(stage: GroupedStage) -> object:
     """The units that threads share; a product of the whole is like no other stage."""
     if isinstance(stage, Group):

@@ -300,6 +300,7 @@ typedef struct {
     cg_series series_x, step_x;
     cg_series series_h;
     real *forward_1_panel_1; /* packed weights */
+    real *forward_1_hoisted; /* products of a window of steps */
     real *forward_c; /* of one step */
     real *forward_tanh_tanh_pre; /* of one step */
     real *forward_tanh_tanh_pre_2; /* of one step */
@@ -363,14 +364,16 @@ static void CELLGEN_NAME(brc_sequence_forward_forward_1)(
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
         for (int64_t top = row_begin; top < row_end; top += high) {
             const int64_t rows = row_end - top < high ? row_end - top : high;
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            real *const tile = !memory->hoist ? here
+                : memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top) * slots) * width;
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row)
                     for (int64_t slot = 0; slot < slots; ++slot)
                         memcpy(tile + (row * slots + slot) * width,
                                memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
-            } else {
+            } else if (!memory->hoist) {
                 cg_tile_ahead(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
                               memory->forward_1_panel_1 + block * (nI) * 3 * width, tile + 0 * width, slots * width, 0,
                               cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 3 * vectors));
@@ -445,6 +448,27 @@ static void CELLGEN_NAME(brc_sequence_forward_forward_1)(
     }
 }
 
+static void CELLGEN_NAME(brc_sequence_forward_forward_1_hoist)(
+    const CELLGEN_NAME(brc_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    const real *x_rows = memory->step_x.rows + step * memory->step_x.step;
+    const int64_t x_stride = nB == 1 ? memory->step_x.step : memory->step_x.row;
+
+    enum { vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
+    const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
+    const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
+    const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
+    for (int64_t block = begin; block < end; ++block)
+        cg_tile(steps * nB, 3 * vectors, nI, x_rows, x_stride,
+                memory->forward_1_panel_1 + block * (nI) * 3 * width,
+                memory->forward_1_hoisted + block * memory->window_rows * 3 * width, 3 * width, 0);
+}
+
 static void CELLGEN_NAME(brc_sequence_forward_prepare)(
     const CELLGEN_NAME(brc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end)
 {
@@ -511,6 +535,8 @@ static void CELLGEN_NAME(brc_sequence_forward_task)(int thread, int threads, voi
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
     const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
     for (int64_t step = 0; step < nT; ++step) {
+        if (memory->hoist && step % memory->window_steps == 0)
+            CELLGEN_NAME(brc_sequence_forward_forward_1_hoist)(memory, step, share, shares);
         if (memory->guarded) {
             CELLGEN_NAME(brc_sequence_forward_prepare)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -560,6 +586,7 @@ static int64_t CELLGEN_NAME(brc_sequence_forward_place)(
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(brc_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 3, nH, CELLGEN_SLOT_VECTORS(3)));
     CELLGEN_PLACE(memory->forward_c, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_tanh_tanh_pre, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_tanh_tanh_pre_2, real, 1, nB * nH);
@@ -579,7 +606,7 @@ void CELLGEN_NAME(brc_sequence_forward_plan)(int64_t nT, int64_t nB, int64_t nI,
 {
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 3, nH, CELLGEN_SLOT_VECTORS(3)));
     (void)nT, (void)nB, (void)nI, (void)nH;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, constants);
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, (nH + CELLGEN_GRAIN(3) - 1) / CELLGEN_GRAIN(3), constants);
 }
 
 int64_t CELLGEN_NAME(brc_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
@@ -1187,7 +1214,7 @@ void CELLGEN_NAME(brc_sequence_backward_plan)(int64_t nT, int64_t nB, int64_t nI
 {
     const int64_t weight_bytes = (int64_t)sizeof(real) * (0);
     (void)nT, (void)nB, (void)nI, (void)nH;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, constants);
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, constants);
 }
 
 int64_t CELLGEN_NAME(brc_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)

@@ -462,7 +462,7 @@ void CELLGEN_NAME(elman_relu_sequence_forward_plan)(int64_t nT, int64_t nB, int6
 {
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     (void)nT, (void)nB, (void)nI, (void)nH;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, constants);
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, constants);
 }
 
 int64_t CELLGEN_NAME(elman_relu_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
@@ -1035,7 +1035,7 @@ void CELLGEN_NAME(elman_relu_sequence_backward_plan)(int64_t nT, int64_t nB, int
 {
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     (void)nT, (void)nB, (void)nI, (void)nH;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, constants);
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, constants);
 }
 
 int64_t CELLGEN_NAME(elman_relu_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)

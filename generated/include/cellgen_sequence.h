@@ -136,20 +136,23 @@ CELLGEN_INLINE cellgen_constants cellgen_all_constants(const cellgen_constants *
 
 /* Threads share the units of each step, and meet after every stage, where there are few rows, or
  * where a share of the weights stays in a core's second-level cache and all of them do not; else they
- * share the rows and meet never. `can_split`: no sum over units needs whole rows. */
+ * share the rows and meet never. `can_split`: no sum over units needs whole rows. Where no product
+ * waits for a state, products run ahead of the loop, which is pointwise, and threads that share units
+ * do not meet either: among so many threads as there are `free_shares` of units. */
 CELLGEN_INLINE cellgen_plan cellgen_choose_plan(int64_t steps, int64_t rows, int64_t threads,
                                                 int64_t weight_bytes, int can_split,
+                                                int64_t free_shares,
                                                 const cellgen_constants *constants)
 {
     const cellgen_constants by = cellgen_all_constants(constants);
     const int crowded =
         rows < by.rows_per_thread * threads || weight_bytes > by.weights_in_cache;
-    const int by_units = can_split && threads > 1 && crowded;
+    const int by_units = can_split && threads > 1 && (crowded || free_shares >= threads);
     const int shared = threads == 1 || by_units; /* each panel of weights has one thread that packs it */
     cellgen_plan plan;
     plan.threads = threads;
     plan.by_units = by_units;
-    plan.hoist = shared && steps > 1 && rows <= by.hoist_rows;
+    plan.hoist = shared && steps > 1 && (rows <= by.hoist_rows || free_shares > 0);
     plan.unpacked = shared && steps == 1;
     plan.window_rows = cellgen_chunk_rows(steps, rows, by.window_rows);
     plan.chunk_rows = cellgen_chunk_rows(steps, rows, by.chunk_rows);

@@ -1718,7 +1718,7 @@ void CELLGEN_NAME(layer_norm_lstm_sequence_forward_plan)(int64_t nT, int64_t nB,
 {
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nH, 1, 4 * nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(nI, 1, 4 * nH, CELLGEN_SLOT_VECTORS(1)));
     (void)nT, (void)nB, (void)nI, (void)nH;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 0, constants);
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 0, 0, constants);
 }
 
 int64_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)
@@ -3119,7 +3119,7 @@ void CELLGEN_NAME(layer_norm_lstm_sequence_backward_plan)(int64_t nT, int64_t nB
 {
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     (void)nT, (void)nB, (void)nI, (void)nH;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 0, constants);
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 0, 0, constants);
 }
 
 int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nH, const cellgen_options *options)

@@ -943,7 +943,7 @@ void CELLGEN_NAME(lstm_projection_sequence_forward_plan)(int64_t nT, int64_t nB,
 {
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nI, 4, nH, CELLGEN_SLOT_VECTORS(4)) + cg_panels_size(nP, 4, nH, CELLGEN_SLOT_VECTORS(4)) + cg_panels_size(nH, 1, nP, CELLGEN_SLOT_VECTORS(1)));
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, constants);
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, constants);
 }
 
 int64_t CELLGEN_NAME(lstm_projection_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, const cellgen_options *options)
@@ -1849,7 +1849,7 @@ void CELLGEN_NAME(lstm_projection_sequence_backward_plan)(int64_t nT, int64_t nB
 {
     const int64_t weight_bytes = (int64_t)sizeof(real) * (cg_panels_size(nP, 1, nH, CELLGEN_SLOT_VECTORS(1)) + cg_panels_size(4 * nH, 1, nP, CELLGEN_SLOT_VECTORS(1)));
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, constants);
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 1, 0, constants);
 }
 
 int64_t CELLGEN_NAME(lstm_projection_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, const cellgen_options *options)

@@ -1032,7 +1032,7 @@ void CELLGEN_NAME(slstm_heads_sequence_forward_plan)(int64_t nT, int64_t nB, int
 {
     const int64_t weight_bytes = (int64_t)sizeof(real) * (nK * cg_panels_size(nI, 4, nD, CELLGEN_SLOT_VECTORS(4)) + nK * cg_panels_size(nD, 4, nD, CELLGEN_SLOT_VECTORS(4)));
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 0, constants);
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 0, 0, constants);
 }
 
 int64_t CELLGEN_NAME(slstm_heads_sequence_forward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD, const cellgen_options *options)
@@ -2133,7 +2133,7 @@ void CELLGEN_NAME(slstm_heads_sequence_backward_plan)(int64_t nT, int64_t nB, in
 {
     const int64_t weight_bytes = (int64_t)sizeof(real) * (nK * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)) + nK * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)) + nK * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)) + nK * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD;
-    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 0, constants);
+    *plan = cellgen_choose_plan(nT, nB, threads, weight_bytes, 0, 0, constants);
 }
 
 int64_t CELLGEN_NAME(slstm_heads_sequence_backward_workspace_size)(int64_t nT, int64_t nB, int64_t nI, int64_t nK, int64_t nD, const cellgen_options *options)
