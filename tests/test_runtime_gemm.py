@@ -109,8 +109,12 @@ SOURCE = r"""
     void tile_##S(int64_t rows, int64_t vectors, int64_t K, const REAL *a, int64_t lda,            \
                   const REAL *panel, REAL *c, int64_t ldc, int accumulate)                         \
     {                                                                                              \
-        if (rows % 2) /* what is fetched meanwhile changes nothing, wherever it lies */            \
-            cellgen_tile_ahead_##S(rows, vectors, K, a, lda, panel, c, ldc, accumulate, 0);        \
+        const int64_t half = K / 2, wide = vectors * (CELLGEN_VECTOR_BYTES / (int64_t)sizeof *a);  \
+        const cellgen_term_##S terms[] = {                                                         \
+            {half, a, lda, 1, panel, wide, 0},                                                     \
+            {K - half, a + half, lda, 1, panel + half * wide, wide, 0}};                           \
+        if (rows % 2) /* in two terms; what is fetched meanwhile changes nothing */                \
+            cellgen_tile_of_##S(rows, vectors, terms, 2, c, ldc, accumulate);                      \
         else                                                                                       \
             cellgen_tile_##S(rows, vectors, K, a, lda, panel, c, ldc, accumulate);                 \
     }                                                                                              \

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 
 from sympy import Expr
 
@@ -73,12 +74,23 @@ class SlotProductContext:
 
 @dataclass(frozen=True)
 class RunContext:
-    """One call of a tile kernel: an operand times one packed panel."""
+    """An operand times one packed panel."""
 
     inner: str
     operand: str
     stride: str
     panel: str
+    slots: int
+    first_slot: int
+    hoisted: str
+
+
+@dataclass(frozen=True)
+class TileContext:
+    """One call of a tile kernel: runs that fill the same slots, as one chain; ``hoisted`` is where
+    the first of them may stand already."""
+
+    runs: list[RunContext]
     slots: int
     first_slot: int
     accumulate: int
@@ -115,6 +127,7 @@ class StageContext:
     whole: str = ""
     all_units: str = ""
     is_free: bool = False
+    tiles: list[TileContext] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -871,7 +884,6 @@ class _PartWriter(LoopWriter):
         # Slots that the first run does not fill start from zero.
         first_slots = {s for r in runs[:1] for s in range(r.first_slot, r.first_slot + r.slots)}
         zeroed = [s for s in range(len(group.slots)) if s not in first_slots]
-        runs = [replace(r, accumulate=int(i > 0)) for i, r in enumerate(runs)]
         if self._can_hoist(group):
             runs[0] = replace(runs[0], hoisted=self._hoisted(name, group, runs[0]))
         loops = [self.loop(loop, partial(_tile_row_of, group)) for loop in group.loops]
@@ -903,6 +915,7 @@ class _PartWriter(LoopWriter):
             whole=self._whole(name, group),
             all_units=c_factor(group.units),
             is_free=len(runs) == 1 and bool(runs[0].hoisted),
+            tiles=_tiles(runs),
         )
 
     def _slot_products(self, group: Group) -> list[SlotProductContext]:
@@ -978,7 +991,6 @@ class _PartWriter(LoopWriter):
             panel=panel,
             slots=len(weights),
             first_slot=weights[0].slot,
-            accumulate=1,
             hoisted="",
         )
 
@@ -1042,6 +1054,15 @@ class _PartWriter(LoopWriter):
             body.append(f"{pointer}[unit] = tile_{index}[unit];")
             comments.append(f"{slot.view} = slot {index}")
         return LoopLines(comments=comments, row_start=row_start, body=body)
+
+
+def _tiles(runs: Sequence[RunContext]) -> list[TileContext]:
+    """Neighbouring runs that fill the same slots, in one call each."""
+    found: list[TileContext] = []
+    for (first_slot, slots), same in groupby(runs, key=lambda run: (run.first_slot, run.slots)):
+        alike = list(same)
+        found.append(TileContext(alike, slots, first_slot, int(bool(found)), alike[0].hoisted))
+    return found
 
 
 def _tile_row_of(group: Group, view: View) -> str | None:

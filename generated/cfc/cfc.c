@@ -576,18 +576,22 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
                 for (int64_t row = 0; row < rows; ++row)
                     for (int64_t unit = 0; unit < width; ++unit)
                         tile[(row * slots + 1) * width + unit] = 0;
-                if (memory->hoist)
-                    for (int64_t row = 0; row < rows; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
-                               (size_t)(1 * width) * sizeof(real));
-                else
-                cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_1_panel_1 + block * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                              memory->forward_1_panel_2 + block * (nH) * 1 * width, tile + 1 * width, slots * width, 1,
-                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_1_panel_1 + block * (nI) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                };
+                for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
+                           (size_t)(1 * width) * sizeof(real));
+                if (!memory->hoist) cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 1 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
+                const cg_term terms2[] = {
+                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                     memory->forward_1_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* tanh_tanh_pre = tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3)
@@ -711,9 +715,12 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
                                memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 3 * vectors, nM, q_rows + top * (nM), nM,
-                              memory->forward_2_panel_1 + block * (nM) * 3 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nM, 3 * vectors));
+                const cg_term terms1[] = {
+                    {nM, q_rows + top * (nM), nM, 1,
+                     memory->forward_2_panel_1 + block * (nM) * 3 * width, 3 * width,
+                     cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nM, 3 * vectors)},
+                };
+                cg_tile_of(rows, 3 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* f = b_f + q_w_f
@@ -1247,15 +1254,18 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
                                memory->reverse_2_whole + ((top + row) * slots + slot) * nM + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_k_pre_rows + top * (nH), nH,
-                              memory->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_g_pre_rows + top * (nH), nH,
-                              memory->reverse_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_f_rows + top * (nH), nH,
-                              memory->reverse_2_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_2_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_k_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_g_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_f_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_3 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_tanh_tanh_pre = 1.7159 * d_q
@@ -1341,9 +1351,12 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
                                memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nM, d_h_prev_w_bb_rows + top * (nM), nM,
-                              memory->reverse_3_panel_1 + block * (nM) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nM, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nM, d_h_prev_w_bb_rows + top * (nM), nM, 1,
+                     memory->reverse_3_panel_1 + block * (nM) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nM, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = slot 0 */
@@ -1609,9 +1622,12 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
                                memory->deferred_8_whole + ((top + row) * slots + slot) * nI + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nM, d_b_bb_terms_rows + top * (nM), nM,
-                              memory->deferred_8_panel_1 + block * (nM) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->deferred_8_panel_1, block, next, (top - row_begin) / high, nM, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nM, d_b_bb_terms_rows + top * (nM), nM, 1,
+                     memory->deferred_8_panel_1 + block * (nM) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_8_panel_1, block, next, (top - row_begin) / high, nM, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */

@@ -514,18 +514,22 @@ static void CELLGEN_NAME(gru_sequence_forward_forward_1)(
                 for (int64_t row = 0; row < rows; ++row)
                     for (int64_t unit = 0; unit < width; ++unit)
                         tile[(row * slots + 3) * width + unit] = 0;
-                if (memory->hoist)
-                    for (int64_t row = 0; row < rows; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
-                               (size_t)(3 * width) * sizeof(real));
-                else
-                cg_tile_ahead(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_1_panel_1 + block * (nI) * 3 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 3 * vectors));
-                cg_tile_ahead(rows, 3 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                              memory->forward_1_panel_2 + block * (nH) * 3 * width, tile + 1 * width, slots * width, 1,
-                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 3 * vectors));
+                const cg_term terms1[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_1_panel_1 + block * (nI) * 3 * width, 3 * width,
+                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 3 * vectors)},
+                };
+                for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
+                           (size_t)(3 * width) * sizeof(real));
+                if (!memory->hoist) cg_tile_of(rows, 3 * vectors, terms1 + memory->hoist, 1 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
+                const cg_term terms2[] = {
+                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                     memory->forward_1_panel_2 + block * (nH) * 3 * width, 3 * width,
+                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 3 * vectors)},
+                };
+                cg_tile_of(rows, 3 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* z_bar = b_z + x_w_z_h_prev
@@ -1093,15 +1097,18 @@ static void CELLGEN_NAME(gru_sequence_backward_reverse_2)(
                                memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_s_rows + top * (nH), nH,
-                              memory->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_r_bar_rows + top * (nH), nH,
-                              memory->reverse_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_z_bar_rows + top * (nH), nH,
-                              memory->reverse_2_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_2_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_s_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_r_bar_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_z_bar_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_3 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = d_h_prev_1_d_r_bar_d_z_bar + d_h_prev_direct */
@@ -1355,15 +1362,18 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_8)(
                                memory->deferred_8_whole + ((top + row) * slots + slot) * nI + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_n_bar_rows + top * (nH), nH,
-                              memory->deferred_8_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->deferred_8_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_r_bar_rows + top * (nH), nH,
-                              memory->deferred_8_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_8_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_z_bar_rows + top * (nH), nH,
-                              memory->deferred_8_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_8_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_n_bar_rows + top * (nH), nH, 1,
+                     memory->deferred_8_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_8_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_r_bar_rows + top * (nH), nH, 1,
+                     memory->deferred_8_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_8_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_z_bar_rows + top * (nH), nH, 1,
+                     memory->deferred_8_panel_3 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_8_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */

@@ -459,18 +459,19 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(
                                memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                if (memory->hoist)
-                    for (int64_t row = 0; row < rows; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 2) * width,
-                               (size_t)(2 * width) * sizeof(real));
-                else
-                cg_tile_ahead(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_1_panel_1 + block * (nI) * 2 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 2 * vectors));
-                cg_tile_ahead(rows, 2 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                              memory->forward_1_panel_2 + block * (nH) * 2 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 2 * vectors));
+                const cg_term terms1[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
+                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 2 * vectors)},
+                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                     memory->forward_1_panel_2 + block * (nH) * 2 * width, 2 * width,
+                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 2 * vectors)},
+                };
+                for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 2) * width,
+                           (size_t)(2 * width) * sizeof(real));
+                cg_tile_of(rows, 2 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* r = sigmoid(b_ru_0 + x_w_ru_h_prev_0)
@@ -604,18 +605,19 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(
                                memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                if (memory->hoist)
-                    for (int64_t row = 0; row < rows; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
-                               (size_t)(1 * width) * sizeof(real));
-                else
-                cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_2_panel_1 + block * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, h_prev_r_rows + top * (nH), nH,
-                              memory->forward_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_2_panel_1 + block * (nI) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                    {nH, h_prev_r_rows + top * (nH), nH, 1,
+                     memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
+                           (size_t)(1 * width) * sizeof(real));
+                cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* c_bar = b_c + x_w_c_h_prev_r
@@ -1147,9 +1149,12 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
                                memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_c_bar_rows + top * (nH), nH,
-                              memory->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_c_bar_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev_r = slot 0 */
@@ -1261,9 +1266,12 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(
                                memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, 2 * nH, d_r_bar_u_bar_rows + top * ((2 * nH)), (2 * nH),
-                              memory->reverse_3_panel_1 + block * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, 2 * nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {2 * nH, d_r_bar_u_bar_rows + top * ((2 * nH)), (2 * nH), 1,
+                     memory->reverse_3_panel_1 + block * (2 * nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, 2 * nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = d_h_in * u + d_h_prev_r * r + d_h_prev_1 */
@@ -1500,12 +1508,15 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
                                memory->deferred_7_whole + ((top + row) * slots + slot) * nI + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_c_bar_rows + top * (nH), nH,
-                              memory->deferred_7_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->deferred_7_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, 2 * nH, d_r_bar_u_bar_rows + top * ((2 * nH)), (2 * nH),
-                              memory->deferred_7_panel_2 + block * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_7_panel_2, block, next, (top - row_begin) / high, 2 * nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_c_bar_rows + top * (nH), nH, 1,
+                     memory->deferred_7_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_7_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {2 * nH, d_r_bar_u_bar_rows + top * ((2 * nH)), (2 * nH), 1,
+                     memory->deferred_7_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_7_panel_2, block, next, (top - row_begin) / high, 2 * nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */

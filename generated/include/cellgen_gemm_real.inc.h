@@ -3,14 +3,24 @@
  * CELLGEN_REAL is the type, CELLGEN_S(name) a name for it, CELLGEN_LANES its elements a vector. */
 
 /* ------------------------------------------------------------------------------------ tiles
- * c[row][vector] (+)= sum over k of a[row*a_row + k*a_step] * b[k*b_step + vector*LANES].
- * Of the last vector only `last` lanes are read from c and written; where partial loads are cheap
- * the same lanes of b are read, elsewhere b has whole vectors (it is then a packed panel). */
+ * c[row][vector] (+)= sum over terms and k of a[row*a_row + k*a_step] * b[k*b_step + vector*LANES]:
+ * one chain through all terms, which stays in registers. Of the last vector only `last` lanes are read
+ * from c and written; where partial loads are cheap the same lanes of b are read, elsewhere b has
+ * whole vectors (it is then a packed panel). */
+
+typedef struct {
+    int64_t K;
+    const CELLGEN_REAL *a;
+    int64_t a_row, a_step;
+    const CELLGEN_REAL *b;
+    int64_t b_step;
+    const CELLGEN_REAL *ahead; /* K cache lines fetched into the second-level cache meanwhile */
+} CELLGEN_S(term);
 
 #define CELLGEN_ROW_BEGIN(R, NV)                                                                   \
-    const char *const a_##R = (const char *)(a + R * a_row);                                       \
     CELLGEN_REAL *const c_##R = c + R * ldc;                                                       \
     CELLGEN_COLUMNS_##NV(CELLGEN_ZERO, R, NV)
+#define CELLGEN_ROW_TERM(R, NV) const char *const a_##R = (const char *)(a + R * term->a_row);
 #define CELLGEN_ZERO(R, J, NV) CELLGEN_S(vec) t_##R##_##J = CELLGEN_S(zero)();
 #define CELLGEN_ROW_SEED(R, NV) CELLGEN_COLUMNS_##NV(CELLGEN_SEED, R, NV)
 #define CELLGEN_SEED(R, J, NV)                                                                     \
@@ -46,23 +56,27 @@
 
 #define CELLGEN_TILE(MR, NV, ORDER)                                                                \
     CELLGEN_OUTLINE void CELLGEN_S(tile_##MR##x##NV)(                                              \
-        int64_t K, const CELLGEN_REAL *a, int64_t a_row, int64_t a_step, const CELLGEN_REAL *b,    \
-        int64_t b_step, CELLGEN_REAL *c, int64_t ldc, int64_t lanes, int64_t lanes_b,              \
-        int accumulate, const CELLGEN_REAL *ahead)                                                 \
+        const CELLGEN_S(term) * term, int64_t terms, int64_t top, CELLGEN_REAL *c, int64_t ldc,    \
+        int64_t lanes, int64_t lanes_b, int accumulate)                                            \
     {                                                                                              \
         const CELLGEN_S(part) last = CELLGEN_S(part_make)(lanes);                                  \
         const CELLGEN_S(part) last_b = CELLGEN_S(part_make)(lanes_b);                              \
-        (void)last_b, (void)ahead;                                                                 \
+        (void)last_b;                                                                              \
         CELLGEN_ROWS_##MR(CELLGEN_ROW_BEGIN, NV)                                                   \
         if (accumulate) {                                                                          \
             CELLGEN_ROWS_##MR(CELLGEN_ROW_SEED, NV)                                                \
         }                                                                                          \
-        int64_t bytes = a_step * (int64_t)sizeof *a;                                               \
-        CELLGEN_OPAQUE(bytes);                                                                     \
-        for (int64_t k = 0, k_a = 0; k < K; ++k, k_a += bytes, b += b_step) {                      \
-            if (MR >= 4) /* fewer rows are bound by the second-level cache as it is */             \
-                CELLGEN_FETCH(ahead + k * (64 / (int64_t)sizeof *a));                              \
-            CELLGEN_BY_##ORDER(MR, NV)                                                             \
+        for (; terms > 0; --terms, ++term) {                                                       \
+            const CELLGEN_REAL *const a = term->a + top * term->a_row, *b = term->b;               \
+            CELLGEN_ROWS_##MR(CELLGEN_ROW_TERM, NV)                                                \
+            const int64_t K = term->K, b_step = term->b_step;                                      \
+            int64_t bytes = term->a_step * (int64_t)sizeof *a;                                     \
+            CELLGEN_OPAQUE(bytes);                                                                 \
+            for (int64_t k = 0, k_a = 0; k < K; ++k, k_a += bytes, b += b_step) {                  \
+                if (MR >= 4) /* fewer rows are bound by the second-level cache as it is */         \
+                    CELLGEN_FETCH(term->ahead + k * (64 / (int64_t)sizeof *a));                    \
+                CELLGEN_BY_##ORDER(MR, NV)                                                         \
+            }                                                                                      \
         }                                                                                          \
         CELLGEN_ROWS_##MR(CELLGEN_ROW_END, NV)                                                     \
     }
@@ -94,27 +108,24 @@ CELLGEN_COUNT_1(CELLGEN_TILE_WIDE, 8)
 /* Columns of `vectors` vectors and any number of rows, split evenly into the fewest tiles. */
 #define CELLGEN_CASE(MR, NV)                                                                       \
     case MR:                                                                                       \
-        CELLGEN_S(tile_##MR##x##NV)                                                                \
-        (K, a, a_row, a_step, b, b_step, c, ldc, lanes, lanes_b, accumulate, ahead);               \
+        CELLGEN_S(tile_##MR##x##NV)(term, terms, top, c, ldc, lanes, lanes_b, accumulate);         \
         break;
 #define CELLGEN_COLUMN(NV, MAX)                                                                    \
     CELLGEN_OUTLINE void CELLGEN_S(column_##NV)(                                                   \
-        int64_t M, int64_t K, const CELLGEN_REAL *a, int64_t a_row, int64_t a_step,                \
-        const CELLGEN_REAL *b, int64_t b_step, CELLGEN_REAL *c, int64_t ldc, int64_t lanes,        \
-        int64_t lanes_b, int accumulate, const CELLGEN_REAL *ahead)                                \
+        int64_t M, const CELLGEN_S(term) * term, int64_t terms, CELLGEN_REAL *c, int64_t ldc,      \
+        int64_t lanes, int64_t lanes_b, int accumulate)                                            \
     {                                                                                              \
         int64_t tiles = M <= MAX ? 1 : (M + MAX - 1) / MAX;                                        \
-        while (M > 0) {                                                                            \
+        for (int64_t top = 0; M > 0; --tiles) {                                                    \
             const int64_t rows = tiles == 1 ? M : (M + tiles - 1) / tiles;                         \
             switch (rows) {                                                                        \
                 CELLGEN_COUNT_##MAX(CELLGEN_CASE, NV)                                              \
             default:                                                                               \
                 break;                                                                             \
             }                                                                                      \
-            a += rows * a_row;                                                                     \
             c += rows * ldc;                                                                       \
+            top += rows;                                                                           \
             M -= rows;                                                                             \
-            tiles -= 1;                                                                            \
         }                                                                                          \
     }
 #if CELLGEN_VECTOR_REGISTERS == 32
@@ -138,15 +149,13 @@ CELLGEN_COLUMN(8, 1)
 #endif
 
 /* with a constant `vectors` one call remains */
-CELLGEN_INLINE void CELLGEN_S(column)(int64_t M, int64_t vectors, int64_t K, const CELLGEN_REAL *a,
-                                      int64_t a_row, int64_t a_step, const CELLGEN_REAL *b,
-                                      int64_t b_step, CELLGEN_REAL *c, int64_t ldc, int64_t lanes,
-                                      int64_t lanes_b, int accumulate, const CELLGEN_REAL *ahead)
+CELLGEN_INLINE void CELLGEN_S(column)(int64_t M, int64_t vectors, const CELLGEN_S(term) * term,
+                                      int64_t terms, CELLGEN_REAL *c, int64_t ldc, int64_t lanes,
+                                      int64_t lanes_b, int accumulate)
 {
 #define CELLGEN_CASE_COLUMN(NV, E)                                                                 \
     case NV:                                                                                       \
-        CELLGEN_S(column_##NV)                                                                     \
-        (M, K, a, a_row, a_step, b, b_step, c, ldc, lanes, lanes_b, accumulate, ahead);            \
+        CELLGEN_S(column_##NV)(M, term, terms, c, ldc, lanes, lanes_b, accumulate);                \
         break;
     switch (vectors) {
         CELLGEN_COUNT_8(CELLGEN_CASE_COLUMN, 0)
@@ -154,6 +163,16 @@ CELLGEN_INLINE void CELLGEN_S(column)(int64_t M, int64_t vectors, int64_t K, con
         break;
     }
 #undef CELLGEN_CASE_COLUMN
+}
+
+/* The same of one operand. */
+CELLGEN_INLINE void CELLGEN_S(column_of)(int64_t M, int64_t vectors, int64_t K,
+                                         const CELLGEN_REAL *a, int64_t a_row, int64_t a_step,
+                                         const CELLGEN_REAL *b, int64_t b_step, CELLGEN_REAL *c,
+                                         int64_t ldc, int64_t lanes, int64_t lanes_b, int accumulate)
+{
+    const CELLGEN_S(term) term = {K, a, a_row, a_step, b, b_step, b};
+    CELLGEN_S(column)(M, vectors, &term, 1, c, ldc, lanes, lanes_b, accumulate);
 }
 
 /* -------------------------------------------------------------------------- packing columns */
@@ -219,8 +238,8 @@ CELLGEN_INLINE void CELLGEN_S(column_narrow)(int64_t M, int64_t vectors, int64_t
                                              int64_t lanes_b, int accumulate)
 {
     if (vectors <= CELLGEN_PANEL_VECTORS)
-        CELLGEN_S(column)
-        (M, vectors, K, a, a_row, a_step, b, b_step, c, ldc, lanes, lanes_b, accumulate, b);
+        CELLGEN_S(column_of)
+        (M, vectors, K, a, a_row, a_step, b, b_step, c, ldc, lanes, lanes_b, accumulate);
 }
 
 /* A panel of B is packed and all rows of A pass over it, 512 at a time so that A stays in L2. Rows
@@ -294,8 +313,8 @@ CELLGEN_OUTLINE void CELLGEN_S(gemm_in_place)(int64_t M, int64_t N, int64_t K,
     int64_t left = (N + lanes - 1) / lanes, j = 0;
     if (M <= 2) /* few accumulators: eight chains at least hide the latency of fma */
         for (; left > 8 || (left == 8 && N % lanes == 0); left -= 8, j += 8 * lanes)
-            CELLGEN_S(column_8)
-            (M, K, a, a_row, a_step, b + j, ldb, c + j, ldc, lanes, lanes, accumulate, b + j);
+            CELLGEN_S(column_of)
+            (M, 8, K, a, a_row, a_step, b + j, ldb, c + j, ldc, lanes, lanes, accumulate);
     int64_t panels = (left + CELLGEN_PANEL_VECTORS - 1) / CELLGEN_PANEL_VECTORS;
     for (; left > 0; --panels) {
         const int64_t vectors = (left + panels - 1) / panels;
@@ -509,21 +528,17 @@ CELLGEN_INLINE void CELLGEN_S(tile)(int64_t rows, int64_t vectors, int64_t K, co
                                     int64_t lda, const CELLGEN_REAL *panel, CELLGEN_REAL *c,
                                     int64_t ldc, int accumulate)
 {
-    CELLGEN_S(column)
+    CELLGEN_S(column_of)
     (rows, vectors, K, a, lda, 1, panel, vectors * CELLGEN_LANES, c, ldc, CELLGEN_LANES,
-     CELLGEN_LANES, accumulate, panel);
+     CELLGEN_LANES, accumulate);
 }
 
-/* The same; meanwhile K cache lines from `ahead` on are fetched into the second-level cache, for the
- * tiles to come. */
-CELLGEN_INLINE void CELLGEN_S(tile_ahead)(int64_t rows, int64_t vectors, int64_t K,
-                                          const CELLGEN_REAL *a, int64_t lda,
-                                          const CELLGEN_REAL *panel, CELLGEN_REAL *c, int64_t ldc,
-                                          int accumulate, const CELLGEN_REAL *ahead)
+/* The same of several operands, each with its panel, in one chain that never leaves the registers. */
+CELLGEN_INLINE void CELLGEN_S(tile_of)(int64_t rows, int64_t vectors, const CELLGEN_S(term) * term,
+                                       int64_t terms, CELLGEN_REAL *c, int64_t ldc, int accumulate)
 {
     CELLGEN_S(column)
-    (rows, vectors, K, a, lda, 1, panel, vectors * CELLGEN_LANES, c, ldc, CELLGEN_LANES,
-     CELLGEN_LANES, accumulate, ahead);
+    (rows, vectors, term, terms, c, ldc, CELLGEN_LANES, CELLGEN_LANES, accumulate);
 }
 
 /* C(M,N) (+)= A(M,K) B(K,N), B packed with slots = 1, units = N */
@@ -537,8 +552,8 @@ CELLGEN_STATIC void CELLGEN_S(gemm_panels)(int64_t M, int64_t N, int64_t K, cons
         const int64_t columns = N - j < width ? N - j : width;
         /* a last panel that is not full is computed without its empty vectors */
         const int64_t used = (columns + CELLGEN_LANES - 1) / CELLGEN_LANES;
-        CELLGEN_S(column)
+        CELLGEN_S(column_of)
         (M, used, K, a, lda, 1, panels, width, c + j, ldc, columns - (used - 1) * CELLGEN_LANES,
-         CELLGEN_LANES, accumulate, panels);
+         CELLGEN_LANES, accumulate);
     }
 }

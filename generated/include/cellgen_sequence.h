@@ -6,7 +6,8 @@
 #endif
 
 #undef cg_tile
-#undef cg_tile_ahead
+#undef cg_tile_of
+#undef cg_term
 #undef cg_ahead
 #undef cg_pack_slot
 #undef cg_panels_size
@@ -20,7 +21,8 @@
 #undef cg_deliver
 #undef CELLGEN_REAL_LANES
 #define cg_tile CELLGEN_NAME(cellgen_tile)
-#define cg_tile_ahead CELLGEN_NAME(cellgen_tile_ahead)
+#define cg_tile_of CELLGEN_NAME(cellgen_tile_of)
+#define cg_term CELLGEN_NAME(cellgen_term)
 #define cg_ahead CELLGEN_NAME(cellgen_ahead)
 #define cg_pack_slot CELLGEN_NAME(cellgen_pack_slot)
 #define cg_panels_size CELLGEN_NAME(cellgen_panels_size)

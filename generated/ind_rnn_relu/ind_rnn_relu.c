@@ -270,9 +270,12 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_forward_forward_1)(
                                memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else if (!memory->hoist) {
-                cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_1_panel_1 + block * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_1_panel_1 + block * (nI) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* h_bar = h_prev * u + b + x_w
@@ -746,9 +749,12 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3)(
                                memory->deferred_3_whole + ((top + row) * slots + slot) * nI + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_h_bar_rows + top * (nH), nH,
-                              memory->deferred_3_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->deferred_3_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_h_bar_rows + top * (nH), nH, 1,
+                     memory->deferred_3_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_3_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */

@@ -409,18 +409,19 @@ static void CELLGEN_NAME(janet_sequence_forward_forward_1)(
                                memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                if (memory->hoist)
-                    for (int64_t row = 0; row < rows; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 2) * width,
-                               (size_t)(2 * width) * sizeof(real));
-                else
-                cg_tile_ahead(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_1_panel_1 + block * (nI) * 2 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 2 * vectors));
-                cg_tile_ahead(rows, 2 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                              memory->forward_1_panel_2 + block * (nH) * 2 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 2 * vectors));
+                const cg_term terms1[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
+                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 2 * vectors)},
+                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                     memory->forward_1_panel_2 + block * (nH) * 2 * width, 2 * width,
+                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 2 * vectors)},
+                };
+                for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 2) * width,
+                           (size_t)(2 * width) * sizeof(real));
+                cg_tile_of(rows, 2 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* f_bar = b_f + x_w_f_h_prev
@@ -914,12 +915,15 @@ static void CELLGEN_NAME(janet_sequence_backward_reverse_2)(
                                memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_n_pre_rows + top * (nH), nH,
-                              memory->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_f_bar_rows + top * (nH), nH,
-                              memory->reverse_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_n_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_f_bar_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = d_h_in * sigmoid_f_bar + d_h_prev_1_d_f_bar */
@@ -1118,12 +1122,15 @@ static void CELLGEN_NAME(janet_sequence_backward_deferred_6)(
                                memory->deferred_6_whole + ((top + row) * slots + slot) * nI + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_n_pre_rows + top * (nH), nH,
-                              memory->deferred_6_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->deferred_6_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_f_bar_rows + top * (nH), nH,
-                              memory->deferred_6_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_6_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_n_pre_rows + top * (nH), nH, 1,
+                     memory->deferred_6_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_6_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_f_bar_rows + top * (nH), nH, 1,
+                     memory->deferred_6_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_6_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */

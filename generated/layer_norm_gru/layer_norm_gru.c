@@ -1330,12 +1330,18 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(
                 for (int64_t row = 0; row < rows; ++row)
                     for (int64_t unit = 0; unit < width; ++unit)
                         tile[(row * slots + 1) * width + unit] = 0;
-                cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                              memory->forward_1_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_1_panel_2 + block * (nI) * 1 * width, tile + 1 * width, slots * width, 1,
-                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nI, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                     memory->forward_1_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
+                const cg_term terms2[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_1_panel_2 + block * (nI) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* hu = slot 0
@@ -1422,12 +1428,18 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
                 for (int64_t row = 0; row < rows; ++row)
                     for (int64_t unit = 0; unit < width; ++unit)
                         tile[(row * slots + 1) * width + unit] = 0;
-                cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                              memory->forward_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_2_panel_2 + block * (nI) * 1 * width, tile + 1 * width, slots * width, 1,
-                              cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nI, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                     memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
+                const cg_term terms2[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_2_panel_2 + block * (nI) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* hu_n = slot 0
@@ -2560,12 +2572,15 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_8)(
                                memory->reverse_8_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_hu_n_rows + top * (nH), nH,
-                              memory->reverse_8_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_8_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, 2 * nH, d_hu_rows + top * ((2 * nH)), (2 * nH),
-                              memory->reverse_8_panel_2 + block * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_8_panel_2, block, next, (top - row_begin) / high, 2 * nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_hu_n_rows + top * (nH), nH, 1,
+                     memory->reverse_8_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_8_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {2 * nH, d_hu_rows + top * ((2 * nH)), (2 * nH), 1,
+                     memory->reverse_8_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_8_panel_2, block, next, (top - row_begin) / high, 2 * nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = d_h_in * (1 - z) + d_h_prev_1_d_hu */
@@ -3084,12 +3099,15 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
                                memory->deferred_12_whole + ((top + row) * slots + slot) * nI + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_xw_n_rows + top * (nH), nH,
-                              memory->deferred_12_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->deferred_12_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, 2 * nH, d_xw_rows + top * ((2 * nH)), (2 * nH),
-                              memory->deferred_12_panel_2 + block * (2 * nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_12_panel_2, block, next, (top - row_begin) / high, 2 * nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_xw_n_rows + top * (nH), nH, 1,
+                     memory->deferred_12_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_12_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {2 * nH, d_xw_rows + top * ((2 * nH)), (2 * nH), 1,
+                     memory->deferred_12_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_12_panel_2, block, next, (top - row_begin) / high, 2 * nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */

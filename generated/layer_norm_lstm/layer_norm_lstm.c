@@ -1176,12 +1176,18 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(
                 for (int64_t row = 0; row < rows; ++row)
                     for (int64_t unit = 0; unit < width; ++unit)
                         tile[(row * slots + 1) * width + unit] = 0;
-                cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                              memory->forward_1_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_1_panel_2 + block * (nI) * 1 * width, tile + 1 * width, slots * width, 1,
-                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nI, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                     memory->forward_1_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
+                const cg_term terms2[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_1_panel_2 + block * (nI) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* hu = slot 0
@@ -2486,9 +2492,12 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_11)(
                                memory->reverse_11_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_hu_rows + top * ((4 * nH)), (4 * nH),
-                              memory->reverse_11_panel_1 + block * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_11_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {4 * nH, d_hu_rows + top * ((4 * nH)), (4 * nH), 1,
+                     memory->reverse_11_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_11_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = slot 0 */
@@ -2818,9 +2827,12 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
                                memory->deferred_8_whole + ((top + row) * slots + slot) * nI + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_xw_rows + top * ((4 * nH)), (4 * nH),
-                              memory->deferred_8_panel_1 + block * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->deferred_8_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {4 * nH, d_xw_rows + top * ((4 * nH)), (4 * nH), 1,
+                     memory->deferred_8_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_8_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */

@@ -605,18 +605,19 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_1)(
                                memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                if (memory->hoist)
-                    for (int64_t row = 0; row < rows; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
-                               (size_t)(3 * width) * sizeof(real));
-                else
-                cg_tile_ahead(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_1_panel_1 + block * (nI) * 3 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 3 * vectors));
-                cg_tile_ahead(rows, 3 * vectors, nH, y_prev_rows + top * (y_prev_stride), y_prev_stride,
-                              memory->forward_1_panel_2 + block * (nH) * 3 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 3 * vectors));
+                const cg_term terms1[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_1_panel_1 + block * (nI) * 3 * width, 3 * width,
+                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 3 * vectors)},
+                    {nH, y_prev_rows + top * (y_prev_stride), y_prev_stride, 1,
+                     memory->forward_1_panel_2 + block * (nH) * 3 * width, 3 * width,
+                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 3 * vectors)},
+                };
+                for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
+                           (size_t)(3 * width) * sizeof(real));
+                cg_tile_of(rows, 3 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* sigmoid_sigmoid_pre = sigmoid(b_1 + x_v_1_y_prev)
@@ -774,18 +775,19 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_2)(
                                memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                if (memory->hoist)
-                    for (int64_t row = 0; row < rows; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
-                               (size_t)(1 * width) * sizeof(real));
-                else
-                cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_2_panel_1 + block * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, z_rows + top * (z_stride), z_stride,
-                              memory->forward_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_2_panel_1 + block * (nI) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                    {nH, z_rows + top * (z_stride), z_stride, 1,
+                     memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
+                           (size_t)(1 * width) * sizeof(real));
+                cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* tanh_tanh_pre_2 = tanh(b_y + x_v_y_z)
@@ -1373,9 +1375,12 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_2)(
                                memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_tanh_pre_2_rows + top * (nH), nH,
-                              memory->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_tanh_pre_2_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_z_total = d_z_in + d_z_total_1
@@ -1498,15 +1503,18 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
                                memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_tanh_pre_rows + top * (nH), nH,
-                              memory->reverse_3_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_sigmoid_pre_2_rows + top * (nH), nH,
-                              memory->reverse_3_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_3_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_sigmoid_pre_rows + top * (nH), nH,
-                              memory->reverse_3_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_3_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_tanh_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_sigmoid_pre_2_rows + top * (nH), nH, 1,
+                     memory->reverse_3_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_3_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_sigmoid_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_3_panel_3 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_3_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_y_prev = d_y_in * (1 - dt_y) + d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre */
@@ -1808,18 +1816,21 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
                                memory->deferred_10_whole + ((top + row) * slots + slot) * nI + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_tanh_pre_2_rows + top * (nH), nH,
-                              memory->deferred_10_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->deferred_10_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_tanh_pre_rows + top * (nH), nH,
-                              memory->deferred_10_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_10_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_sigmoid_pre_2_rows + top * (nH), nH,
-                              memory->deferred_10_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_10_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_sigmoid_pre_rows + top * (nH), nH,
-                              memory->deferred_10_panel_4 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_10_panel_4, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_tanh_pre_2_rows + top * (nH), nH, 1,
+                     memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_10_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_tanh_pre_rows + top * (nH), nH, 1,
+                     memory->deferred_10_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_10_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_sigmoid_pre_2_rows + top * (nH), nH, 1,
+                     memory->deferred_10_panel_3 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_10_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_sigmoid_pre_rows + top * (nH), nH, 1,
+                     memory->deferred_10_panel_4 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_10_panel_4, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */

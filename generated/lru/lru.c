@@ -732,9 +732,12 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_1)(
                                memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else if (!memory->hoist) {
-                cg_tile_ahead(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_1_panel_1 + block * (nI) * 2 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 2 * vectors));
+                const cg_term terms1[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
+                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 2 * vectors)},
+                };
+                cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* x_b_re = slot 0
@@ -895,12 +898,18 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_2)(
                 for (int64_t row = 0; row < rows; ++row)
                     for (int64_t unit = 0; unit < width; ++unit)
                         tile[(row * slots + 1) * width + unit] = 0;
-                cg_tile_ahead(rows, 1 * vectors, nH, h_re_rows + top * (h_re_stride), h_re_stride,
-                              memory->forward_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, h_im_rows + top * (h_im_stride), h_im_stride,
-                              memory->forward_2_panel_2 + block * (nH) * 1 * width, tile + 1 * width, slots * width, 1,
-                              cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, h_re_rows + top * (h_re_stride), h_re_stride, 1,
+                     memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
+                const cg_term terms2[] = {
+                    {nH, h_im_rows + top * (h_im_stride), h_im_stride, 1,
+                     memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* y = x * d + h_re_c_re - h_im_c_im */
@@ -1494,12 +1503,18 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
                 for (int64_t row = 0; row < rows; ++row)
                     for (int64_t unit = 0; unit < width; ++unit)
                         tile[(row * slots + 1) * width + unit] = 0;
-                cg_tile_ahead(rows, 1 * vectors, nI, d_h_im_c_im_rows + top * (nI), nI,
-                              memory->reverse_3_panel_1 + block * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nI, d_y_copy_rows + top * (nI), nI,
-                              memory->reverse_3_panel_2 + block * (nI) * 1 * width, tile + 1 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_3_panel_2, block, next, (top - row_begin) / high, nI, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nI, d_h_im_c_im_rows + top * (nI), nI, 1,
+                     memory->reverse_3_panel_1 + block * (nI) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
+                const cg_term terms2[] = {
+                    {nI, d_y_copy_rows + top * (nI), nI, 1,
+                     memory->reverse_3_panel_2 + block * (nI) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_3_panel_2, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_im_total = d_h_im_in + d_h_im_total_1
@@ -1808,12 +1823,15 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
                                memory->deferred_7_whole + ((top + row) * slots + slot) * nI + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_x_b_im_rows + top * (nH), nH,
-                              memory->deferred_7_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->deferred_7_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_x_b_re_rows + top * (nH), nH,
-                              memory->deferred_7_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_7_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_x_b_im_rows + top * (nH), nH, 1,
+                     memory->deferred_7_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_7_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_x_b_re_rows + top * (nH), nH, 1,
+                     memory->deferred_7_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_7_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = d_y * d + d_x_1_d_x_b_re */

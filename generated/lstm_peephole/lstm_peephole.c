@@ -631,18 +631,19 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
                                memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                if (memory->hoist)
-                    for (int64_t row = 0; row < rows; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
-                               (size_t)(4 * width) * sizeof(real));
-                else
-                cg_tile_ahead(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_1_panel_1 + block * (nI) * 4 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 4 * vectors));
-                cg_tile_ahead(rows, 4 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                              memory->forward_1_panel_2 + block * (nH) * 4 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 4 * vectors));
+                const cg_term terms1[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
+                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 4 * vectors)},
+                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                     memory->forward_1_panel_2 + block * (nH) * 4 * width, 4 * width,
+                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 4 * vectors)},
+                };
+                for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
+                           (size_t)(4 * width) * sizeof(real));
+                cg_tile_of(rows, 4 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* i_bar = b_i + x_w_i_h_prev
@@ -1319,18 +1320,21 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2)(
                                memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_o_pre_rows + top * (nH), nH,
-                              memory->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_g_bar_rows + top * (nH), nH,
-                              memory->reverse_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
-                              memory->reverse_2_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_2_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_i_pre_rows + top * (nH), nH,
-                              memory->reverse_2_panel_4 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_2_panel_4, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_o_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_g_bar_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_f_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_3 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_i_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_4 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_4, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = slot 0 */
@@ -1644,18 +1648,21 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(
                                memory->deferred_10_whole + ((top + row) * slots + slot) * nI + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_o_pre_rows + top * (nH), nH,
-                              memory->deferred_10_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->deferred_10_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_g_bar_rows + top * (nH), nH,
-                              memory->deferred_10_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_10_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
-                              memory->deferred_10_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_10_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_i_pre_rows + top * (nH), nH,
-                              memory->deferred_10_panel_4 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_10_panel_4, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_o_pre_rows + top * (nH), nH, 1,
+                     memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_10_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_g_bar_rows + top * (nH), nH, 1,
+                     memory->deferred_10_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_10_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_f_pre_rows + top * (nH), nH, 1,
+                     memory->deferred_10_panel_3 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_10_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_i_pre_rows + top * (nH), nH, 1,
+                     memory->deferred_10_panel_4 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_10_panel_4, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */

@@ -549,18 +549,19 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
                                memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                if (memory->hoist)
-                    for (int64_t row = 0; row < rows; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
-                               (size_t)(4 * width) * sizeof(real));
-                else
-                cg_tile_ahead(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_1_panel_1 + block * (nI) * 4 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 4 * vectors));
-                cg_tile_ahead(rows, 4 * vectors, nP, r_prev_rows + top * (r_prev_stride), r_prev_stride,
-                              memory->forward_1_panel_2 + block * (nP) * 4 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nP, 4 * vectors));
+                const cg_term terms1[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
+                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 4 * vectors)},
+                    {nP, r_prev_rows + top * (r_prev_stride), r_prev_stride, 1,
+                     memory->forward_1_panel_2 + block * (nP) * 4 * width, 4 * width,
+                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nP, 4 * vectors)},
+                };
+                for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
+                           (size_t)(4 * width) * sizeof(real));
+                cg_tile_of(rows, 4 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* i_bar = b_0 + x_w_r_prev_0
@@ -734,9 +735,12 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
                                memory->forward_2_whole + ((top + row) * slots + slot) * nP + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, o_tanh_c_rows + top * (nH), nH,
-                              memory->forward_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, o_tanh_c_rows + top * (nH), nH, 1,
+                     memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* r = slot 0 */
@@ -1256,9 +1260,12 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
                                memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nP, d_r_in_rows + top * (nP), nP,
-                              memory->reverse_3_panel_1 + block * (nP) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nP, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nP, d_r_in_rows + top * (nP), nP, 1,
+                     memory->reverse_3_panel_1 + block * (nP) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nP, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_tanh_c = d_o_tanh_c * o
@@ -1396,9 +1403,12 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
                                memory->reverse_4_whole + ((top + row) * slots + slot) * nP + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH),
-                              memory->reverse_4_panel_1 + block * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_4_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH), 1,
+                     memory->reverse_4_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_4_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_r_prev = slot 0 */
@@ -1590,9 +1600,12 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
                                memory->deferred_6_whole + ((top + row) * slots + slot) * nI + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH),
-                              memory->deferred_6_panel_1 + block * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->deferred_6_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH), 1,
+                     memory->deferred_6_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_6_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */

@@ -1419,18 +1419,22 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
                 for (int64_t row = 0; row < rows; ++row)
                     for (int64_t unit = 0; unit < width; ++unit)
                         tile[(row * slots + 1) * width + unit] = 0;
-                if (memory->hoist)
-                    for (int64_t row = 0; row < rows; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
-                               (size_t)(1 * width) * sizeof(real));
-                else
-                cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_2_panel_1 + block * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                              memory->forward_2_panel_2 + block * (nH) * 1 * width, tile + 1 * width, slots * width, 1,
-                              cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_2_panel_1 + block * (nI) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                };
+                for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
+                           (size_t)(1 * width) * sizeof(real));
+                if (!memory->hoist) cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 1 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
+                const cg_term terms2[] = {
+                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                     memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* drive = b + x_w
@@ -1563,9 +1567,12 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
                                memory->forward_3_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, h_1_rows + top * (nH), nH,
-                              memory->forward_3_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_3_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, h_1_rows + top * (nH), nH, 1,
+                     memory->forward_3_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_3_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* f_2 = sigmoid(drive + h_1_u)
@@ -1666,9 +1673,12 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
                                memory->forward_4_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, h_2_rows + top * (nH), nH,
-                              memory->forward_4_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_4_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, h_2_rows + top * (nH), nH, 1,
+                     memory->forward_4_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_4_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* f_3 = sigmoid(drive + h_2_u)
@@ -1769,9 +1779,12 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
                                memory->forward_5_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, h_3_rows + top * (nH), nH,
-                              memory->forward_5_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_5_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, h_3_rows + top * (nH), nH, 1,
+                     memory->forward_5_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_5_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* f_4 = sigmoid(drive + h_3_u)
@@ -1872,9 +1885,12 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
                                memory->forward_6_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, h_4_rows + top * (nH), nH,
-                              memory->forward_6_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_6_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, h_4_rows + top * (nH), nH, 1,
+                     memory->forward_6_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_6_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* f_5 = sigmoid(drive + h_4_u)
@@ -1976,9 +1992,12 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
                                memory->forward_7_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, h_5_rows + top * (nH), nH,
-                              memory->forward_7_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_7_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, h_5_rows + top * (nH), nH, 1,
+                     memory->forward_7_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_7_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* f_6 = sigmoid(drive + h_5_u)
@@ -2621,9 +2640,12 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
                                memory->reverse_4_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_f_6_pre_rows + top * (nH), nH,
-                              memory->reverse_4_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_4_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_f_6_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_4_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_4_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_5 = d_h_5_1 + d_h_5_direct
@@ -2734,9 +2756,12 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
                                memory->reverse_5_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_f_5_pre_rows + top * (nH), nH,
-                              memory->reverse_5_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_5_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_f_5_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_5_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_5_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1
@@ -2851,9 +2876,12 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
                                memory->reverse_6_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_f_4_pre_rows + top * (nH), nH,
-                              memory->reverse_6_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_6_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_f_4_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_6_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_6_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1
@@ -2968,9 +2996,12 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
                                memory->reverse_7_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_f_3_pre_rows + top * (nH), nH,
-                              memory->reverse_7_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_7_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_f_3_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_7_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_7_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1
@@ -3087,9 +3118,12 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
                                memory->reverse_8_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_f_2_pre_rows + top * (nH), nH,
-                              memory->reverse_8_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_8_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_f_2_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_8_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_8_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1
@@ -3200,9 +3234,12 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
                                memory->reverse_9_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_f_1_pre_rows + top * (nH), nH,
-                              memory->reverse_9_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_9_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_f_1_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_9_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_9_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1 */
@@ -3620,9 +3657,12 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
                                memory->deferred_10_whole + ((top + row) * slots + slot) * nI + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_drive_rows + top * (nH), nH,
-                              memory->deferred_10_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->deferred_10_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_drive_rows + top * (nH), nH, 1,
+                     memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_10_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */

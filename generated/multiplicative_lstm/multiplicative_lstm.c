@@ -550,18 +550,22 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
                 for (int64_t row = 0; row < rows; ++row)
                     for (int64_t unit = 0; unit < width; ++unit)
                         tile[(row * slots + 1) * width + unit] = 0;
-                if (memory->hoist)
-                    for (int64_t row = 0; row < rows; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
-                               (size_t)(1 * width) * sizeof(real));
-                else
-                cg_tile_ahead(rows, 1 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_1_panel_1 + block * (nI) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                              memory->forward_1_panel_2 + block * (nH) * 1 * width, tile + 1 * width, slots * width, 1,
-                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_1_panel_1 + block * (nI) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                };
+                for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
+                           (size_t)(1 * width) * sizeof(real));
+                if (!memory->hoist) cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 1 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
+                const cg_term terms2[] = {
+                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                     memory->forward_1_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* x_w_m = slot 0
@@ -718,18 +722,19 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
                                memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                if (memory->hoist)
-                    for (int64_t row = 0; row < rows; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
-                               (size_t)(4 * width) * sizeof(real));
-                else
-                cg_tile_ahead(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_2_panel_1 + block * (nI) * 4 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nI, 4 * vectors));
-                cg_tile_ahead(rows, 4 * vectors, nH, m_rows + top * (nH), nH,
-                              memory->forward_2_panel_2 + block * (nH) * 4 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nH, 4 * vectors));
+                const cg_term terms1[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_2_panel_1 + block * (nI) * 4 * width, 4 * width,
+                     cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nI, 4 * vectors)},
+                    {nH, m_rows + top * (nH), nH, 1,
+                     memory->forward_2_panel_2 + block * (nH) * 4 * width, 4 * width,
+                     cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nH, 4 * vectors)},
+                };
+                for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
+                           (size_t)(4 * width) * sizeof(real));
+                cg_tile_of(rows, 4 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* i_bar = b_0 + x_w_m_2_0
@@ -1368,9 +1373,12 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)(
                                memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH),
-                              memory->reverse_2_panel_1 + block * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH), 1,
+                     memory->reverse_2_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_m = slot 0 */
@@ -1465,9 +1473,12 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)(
                                memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_h_prev_u_m_rows + top * (nH), nH,
-                              memory->reverse_3_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_h_prev_u_m_rows + top * (nH), nH, 1,
+                     memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = slot 0 */
@@ -1683,12 +1694,15 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(
                                memory->deferred_7_whole + ((top + row) * slots + slot) * nI + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, 4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH),
-                              memory->deferred_7_panel_1 + block * (4 * nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->deferred_7_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_x_w_m_rows + top * (nH), nH,
-                              memory->deferred_7_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_7_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH), 1,
+                     memory->deferred_7_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_7_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors)},
+                    {nH, d_x_w_m_rows + top * (nH), nH, 1,
+                     memory->deferred_7_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_7_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */

@@ -775,18 +775,19 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1)(
                                memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                if (memory->hoist)
-                    for (int64_t row = 0; row < rows; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
-                               (size_t)(3 * width) * sizeof(real));
-                else
-                cg_tile_ahead(rows, 3 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_1_panel_1 + block * (nI) * 3 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 3 * vectors));
-                cg_tile_ahead(rows, 3 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                              memory->forward_1_panel_2 + block * (nH) * 3 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 3 * vectors));
+                const cg_term terms1[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_1_panel_1 + block * (nI) * 3 * width, 3 * width,
+                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 3 * vectors)},
+                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                     memory->forward_1_panel_2 + block * (nH) * 3 * width, 3 * width,
+                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 3 * vectors)},
+                };
+                for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
+                           (size_t)(3 * width) * sizeof(real));
+                cg_tile_of(rows, 3 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* q_1 = tanh(b_h_1 + x_w_h_h_prev)
@@ -936,9 +937,12 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2)(
                                memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 3 * vectors, nH, s_1_rows + top * (nH), nH,
-                              memory->forward_2_panel_1 + block * (nH) * 3 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 3 * vectors));
+                const cg_term terms1[] = {
+                    {nH, s_1_rows + top * (nH), nH, 1,
+                     memory->forward_2_panel_1 + block * (nH) * 3 * width, 3 * width,
+                     cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 3 * vectors)},
+                };
+                cg_tile_of(rows, 3 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* q_2 = tanh(b_h_2 + s_1_r_h_2)
@@ -1516,15 +1520,18 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2)(
                                memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_c_2_pre_rows + top * (nH), nH,
-                              memory->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_t_2_pre_rows + top * (nH), nH,
-                              memory->reverse_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_q_2_pre_rows + top * (nH), nH,
-                              memory->reverse_2_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_2_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_c_2_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_t_2_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_q_2_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_3 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_s_1 = d_s_1_1_d_t_2_pre_d_q_2_pre + d_s_1_direct
@@ -1651,15 +1658,18 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3)(
                                memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_c_1_pre_rows + top * (nH), nH,
-                              memory->reverse_3_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_t_1_pre_rows + top * (nH), nH,
-                              memory->reverse_3_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_3_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_q_1_pre_rows + top * (nH), nH,
-                              memory->reverse_3_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_3_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_c_1_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_t_1_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_3_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_3_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_q_1_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_3_panel_3 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_3_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = d_s_1 * c_1 + d_h_prev_1_d_t_1_pre_d_q_1_pre */
@@ -2006,15 +2016,18 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_11)
                                memory->deferred_11_whole + ((top + row) * slots + slot) * nI + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_c_1_pre_rows + top * (nH), nH,
-                              memory->deferred_11_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->deferred_11_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_t_1_pre_rows + top * (nH), nH,
-                              memory->deferred_11_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_11_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_q_1_pre_rows + top * (nH), nH,
-                              memory->deferred_11_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_11_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_c_1_pre_rows + top * (nH), nH, 1,
+                     memory->deferred_11_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_11_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_t_1_pre_rows + top * (nH), nH, 1,
+                     memory->deferred_11_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_11_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_q_1_pre_rows + top * (nH), nH, 1,
+                     memory->deferred_11_panel_3 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_11_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */

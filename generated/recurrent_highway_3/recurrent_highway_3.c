@@ -832,18 +832,19 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
                                memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                if (memory->hoist)
-                    for (int64_t row = 0; row < rows; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 2) * width,
-                               (size_t)(2 * width) * sizeof(real));
-                else
-                cg_tile_ahead(rows, 2 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_1_panel_1 + block * (nI) * 2 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 2 * vectors));
-                cg_tile_ahead(rows, 2 * vectors, nH, h_prev_rows + top * (h_prev_stride), h_prev_stride,
-                              memory->forward_1_panel_2 + block * (nH) * 2 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 2 * vectors));
+                const cg_term terms1[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
+                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 2 * vectors)},
+                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                     memory->forward_1_panel_2 + block * (nH) * 2 * width, 2 * width,
+                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 2 * vectors)},
+                };
+                for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 2) * width,
+                           (size_t)(2 * width) * sizeof(real));
+                cg_tile_of(rows, 2 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* q_1 = tanh(b_h_1 + x_w_h_h_prev)
@@ -972,9 +973,12 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
                                memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 2 * vectors, nH, s_1_rows + top * (nH), nH,
-                              memory->forward_2_panel_1 + block * (nH) * 2 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 2 * vectors));
+                const cg_term terms1[] = {
+                    {nH, s_1_rows + top * (nH), nH, 1,
+                     memory->forward_2_panel_1 + block * (nH) * 2 * width, 2 * width,
+                     cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 2 * vectors)},
+                };
+                cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* q_2 = tanh(b_h_2 + s_1_r_h_2)
@@ -1083,9 +1087,12 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
                                memory->forward_3_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 2 * vectors, nH, s_2_rows + top * (nH), nH,
-                              memory->forward_3_panel_1 + block * (nH) * 2 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_3_panel_1, block, next, (top - row_begin) / high, nH, 2 * vectors));
+                const cg_term terms1[] = {
+                    {nH, s_2_rows + top * (nH), nH, 1,
+                     memory->forward_3_panel_1 + block * (nH) * 2 * width, 2 * width,
+                     cg_ahead(memory->forward_3_panel_1, block, next, (top - row_begin) / high, nH, 2 * vectors)},
+                };
+                cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* q_3 = tanh(b_h_3 + s_2_r_h_3)
@@ -1639,12 +1646,15 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
                                memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_t_3_pre_rows + top * (nH), nH,
-                              memory->reverse_2_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_q_3_pre_rows + top * (nH), nH,
-                              memory->reverse_2_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_t_3_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_q_3_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_s_2 = d_s_2_1_d_q_3_pre + d_s_2_direct
@@ -1762,12 +1772,15 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)(
                                memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_t_2_pre_rows + top * (nH), nH,
-                              memory->reverse_3_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_q_2_pre_rows + top * (nH), nH,
-                              memory->reverse_3_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_3_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_t_2_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_q_2_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_3_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_3_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_s_1 = d_s_2 * (1 - t_2) + d_s_1_1_d_q_2_pre
@@ -1882,12 +1895,15 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)(
                                memory->reverse_4_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_t_1_pre_rows + top * (nH), nH,
-                              memory->reverse_4_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_4_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_q_1_pre_rows + top * (nH), nH,
-                              memory->reverse_4_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_4_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_t_1_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_4_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_4_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_q_1_pre_rows + top * (nH), nH, 1,
+                     memory->reverse_4_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_4_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = d_s_1 * (1 - t_1) + d_h_prev_1_d_q_1_pre */
@@ -2216,12 +2232,15 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(
                                memory->deferred_10_whole + ((top + row) * slots + slot) * nI + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_t_1_pre_rows + top * (nH), nH,
-                              memory->deferred_10_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->deferred_10_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_q_1_pre_rows + top * (nH), nH,
-                              memory->deferred_10_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_10_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_t_1_pre_rows + top * (nH), nH, 1,
+                     memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_10_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_q_1_pre_rows + top * (nH), nH, 1,
+                     memory->deferred_10_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_10_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */

@@ -644,18 +644,19 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
                                memory->forward_1_whole + ((top + row) * slots + slot) * (nD * nK) + first,
                                (size_t)units * sizeof(real));
             } else {
-                if (memory->hoist)
-                    for (int64_t row = 0; row < rows; ++row)
-                        memcpy(tile + (row * slots + 0) * width,
-                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
-                               (size_t)(4 * width) * sizeof(real));
-                else
-                cg_tile_ahead(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_1_panel_1 + block * (nI) * 4 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 4 * vectors));
-                cg_tile_ahead(rows, 4 * vectors, nD, h_prev_rows + head * nD + top * (h_prev_stride), h_prev_stride,
-                              memory->forward_1_panel_2 + block * (nD) * 4 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nD, 4 * vectors));
+                const cg_term terms1[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
+                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 4 * vectors)},
+                    {nD, h_prev_rows + head * nD + top * (h_prev_stride), h_prev_stride, 1,
+                     memory->forward_1_panel_2 + block * (nD) * 4 * width, 4 * width,
+                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nD, 4 * vectors)},
+                };
+                for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
+                           (size_t)(4 * width) * sizeof(real));
+                cg_tile_of(rows, 4 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* z = tanh(b_z + x_w_z_h_prev)
@@ -1468,18 +1469,21 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
                                memory->reverse_2_whole + ((top + row) * slots + slot) * (nD * nK) + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nD, d_o_pre_rows + head * nD + top * ((nD * nK)), (nD * nK),
-                              memory->reverse_2_panel_1 + block * (nD) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nD, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nD, d_m_prev_step_rows + head * nD + top * ((nD * nK)), (nD * nK),
-                              memory->reverse_2_panel_2 + block * (nD) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nD, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nD, d_i_bar_rows + head * nD + top * ((nD * nK)), (nD * nK),
-                              memory->reverse_2_panel_3 + block * (nD) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_2_panel_3, block, next, (top - row_begin) / high, nD, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nD, d_z_pre_rows + head * nD + top * ((nD * nK)), (nD * nK),
-                              memory->reverse_2_panel_4 + block * (nD) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->reverse_2_panel_4, block, next, (top - row_begin) / high, nD, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nD, d_o_pre_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
+                     memory->reverse_2_panel_1 + block * (nD) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nD, 1 * vectors)},
+                    {nD, d_m_prev_step_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
+                     memory->reverse_2_panel_2 + block * (nD) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nD, 1 * vectors)},
+                    {nD, d_i_bar_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
+                     memory->reverse_2_panel_3 + block * (nD) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_3, block, next, (top - row_begin) / high, nD, 1 * vectors)},
+                    {nD, d_z_pre_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
+                     memory->reverse_2_panel_4 + block * (nD) * 1 * width, 1 * width,
+                     cg_ahead(memory->reverse_2_panel_4, block, next, (top - row_begin) / high, nD, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_prev = slot 0 */
@@ -1782,18 +1786,21 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
                                memory->deferred_10_whole + ((top + row) * slots + slot) * nI + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nD * nK, d_o_pre_rows + top * ((nD * nK)), (nD * nK),
-                              memory->deferred_10_panel_1 + block * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->deferred_10_panel_1, block, next, (top - row_begin) / high, nD * nK, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nD * nK, d_m_prev_step_rows + top * ((nD * nK)), (nD * nK),
-                              memory->deferred_10_panel_2 + block * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_10_panel_2, block, next, (top - row_begin) / high, nD * nK, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nD * nK, d_i_bar_rows + top * ((nD * nK)), (nD * nK),
-                              memory->deferred_10_panel_3 + block * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_10_panel_3, block, next, (top - row_begin) / high, nD * nK, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nD * nK, d_z_pre_rows + top * ((nD * nK)), (nD * nK),
-                              memory->deferred_10_panel_4 + block * (nD * nK) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_10_panel_4, block, next, (top - row_begin) / high, nD * nK, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nD * nK, d_o_pre_rows + top * ((nD * nK)), (nD * nK), 1,
+                     memory->deferred_10_panel_1 + block * (nD * nK) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_10_panel_1, block, next, (top - row_begin) / high, nD * nK, 1 * vectors)},
+                    {nD * nK, d_m_prev_step_rows + top * ((nD * nK)), (nD * nK), 1,
+                     memory->deferred_10_panel_2 + block * (nD * nK) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_10_panel_2, block, next, (top - row_begin) / high, nD * nK, 1 * vectors)},
+                    {nD * nK, d_i_bar_rows + top * ((nD * nK)), (nD * nK), 1,
+                     memory->deferred_10_panel_3 + block * (nD * nK) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_10_panel_3, block, next, (top - row_begin) / high, nD * nK, 1 * vectors)},
+                    {nD * nK, d_z_pre_rows + top * ((nD * nK)), (nD * nK), 1,
+                     memory->deferred_10_panel_4 + block * (nD * nK) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_10_panel_4, block, next, (top - row_begin) / high, nD * nK, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */

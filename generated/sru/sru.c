@@ -453,9 +453,12 @@ static void CELLGEN_NAME(sru_sequence_forward_forward_1)(
                                memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else if (!memory->hoist) {
-                cg_tile_ahead(rows, 3 * vectors, nH, x_rows + top * (x_stride), x_stride,
-                              memory->forward_1_panel_1 + block * (nH) * 3 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nH, 3 * vectors));
+                const cg_term terms1[] = {
+                    {nH, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_1_panel_1 + block * (nH) * 3 * width, 3 * width,
+                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nH, 3 * vectors)},
+                };
+                cg_tile_of(rows, 3 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* x_w = slot 2 */
@@ -1126,15 +1129,18 @@ static void CELLGEN_NAME(sru_sequence_backward_deferred_5)(
                                memory->deferred_5_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_x_w_rows + top * (nH), nH,
-                              memory->deferred_5_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->deferred_5_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_r_pre_rows + top * (nH), nH,
-                              memory->deferred_5_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_5_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
-                              memory->deferred_5_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_5_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_x_w_rows + top * (nH), nH, 1,
+                     memory->deferred_5_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_5_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_r_pre_rows + top * (nH), nH, 1,
+                     memory->deferred_5_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_5_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_f_pre_rows + top * (nH), nH, 1,
+                     memory->deferred_5_panel_3 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_5_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = d_h * alpha * (1 - r) + d_x_1_d_r_pre_d_f_pre */

@@ -447,9 +447,12 @@ static void CELLGEN_NAME(sru_projection_sequence_forward_forward_1)(
                                memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
                                (size_t)units * sizeof(real));
             } else if (!memory->hoist) {
-                cg_tile_ahead(rows, 4 * vectors, nI, x_rows + top * (x_stride), x_stride,
-                              memory->forward_1_panel_1 + block * (nI) * 4 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 4 * vectors));
+                const cg_term terms1[] = {
+                    {nI, x_rows + top * (x_stride), x_stride, 1,
+                     memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
+                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 4 * vectors)},
+                };
+                cg_tile_of(rows, 4 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* x_w = slot 2
@@ -1179,18 +1182,21 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_6)(
                                memory->deferred_6_whole + ((top + row) * slots + slot) * nI + first,
                                (size_t)units * sizeof(real));
             } else {
-                cg_tile_ahead(rows, 1 * vectors, nH, d_x_w_s_rows + top * (nH), nH,
-                              memory->deferred_6_panel_1 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 0,
-                              cg_ahead(memory->deferred_6_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_x_w_rows + top * (nH), nH,
-                              memory->deferred_6_panel_2 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_6_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_r_pre_rows + top * (nH), nH,
-                              memory->deferred_6_panel_3 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_6_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors));
-                cg_tile_ahead(rows, 1 * vectors, nH, d_f_pre_rows + top * (nH), nH,
-                              memory->deferred_6_panel_4 + block * (nH) * 1 * width, tile + 0 * width, slots * width, 1,
-                              cg_ahead(memory->deferred_6_panel_4, block, next, (top - row_begin) / high, nH, 1 * vectors));
+                const cg_term terms1[] = {
+                    {nH, d_x_w_s_rows + top * (nH), nH, 1,
+                     memory->deferred_6_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_6_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_x_w_rows + top * (nH), nH, 1,
+                     memory->deferred_6_panel_2 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_6_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_r_pre_rows + top * (nH), nH, 1,
+                     memory->deferred_6_panel_3 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_6_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                    {nH, d_f_pre_rows + top * (nH), nH, 1,
+                     memory->deferred_6_panel_4 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_6_panel_4, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                };
+                cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_x = slot 0 */
