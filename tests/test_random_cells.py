@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import textwrap
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from cellgen.errors import DeclarationError
+from cellgen.masks import draw_masks
+from cellgen.over_time import run_steps
+from cellgen.reference import shape_sizes
+from cellgen.regularise import dropconnect, masks_of, variational_dropout, zoneout
+from cellgen.value import Role
 from tests.random_cells import declared, equations_hold, everything_holds, sources
 
 COMMON = {
@@ -37,6 +44,31 @@ def test_compiled_random_cells(source: str) -> None:
 @given(sources())
 def test_many_compiled_random_cells(source: str) -> None:
     everything_holds(declared(source))
+
+
+@seed(5)
+@settings(max_examples=12, **COMMON)
+@given(sources())
+def test_regularised_random_cells_without_a_rate_are_the_cells_themselves(source: str) -> None:
+    cell = declared(source)
+    sizes = dict(zip(map(str, cell.definition.dims), (3, 4, 3, 2, 3), strict=False)) | {"T": 2}
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for value in cell.definition.declared:
+        steps = (2,) if value.role is Role.INPUT else ()
+        arrays[str(value)] = 0.5 * rng.normal(size=(*steps, *shape_sizes(value, sizes)))
+    expected = run_steps(cell.definition, arrays, sizes).results
+    for regularise in (zoneout, variational_dropout, dropconnect):
+        try:
+            made = regularise(cell)
+        except DeclarationError as error:
+            if error.code != "declaration.regulariser":
+                raise
+            continue  # no product, or no weight that multiplies a state
+        masks = draw_masks(masks_of(made), sizes, 0, seed=0, steps=2, dtype=np.float64)
+        for name, array in run_steps(made.definition, {**arrays, **masks}, sizes).results.items():
+            # A sum may be added up in another order where an equation is stated anew.
+            np.testing.assert_allclose(array, expected[name], rtol=1e-9, atol=1e-12)
 
 
 @seed(3)
