@@ -426,7 +426,7 @@ def equations_hold(cell: type[Cell], number: int = 0) -> None:
     """Derived gradients by complex step, the class of the recurrence, and that C is generated."""
     definition = cell.definition
     rng = np.random.default_rng(number)
-    sizes = {"T": 1, **dict(zip(map(str, definition.dims), (3, 4, 3, 2, 3), strict=False))}
+    sizes = {"T": 1, **dict(zip(map(str, definition.dims), (3, 4, 3, 5, 3), strict=False))}
     arrays = {
         str(v): np.asarray(0.5 * rng.normal(size=shape_sizes(v, sizes)))
         for v in definition.declared
