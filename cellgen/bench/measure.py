@@ -58,6 +58,7 @@ class Plan:
     timed_seconds: float = TIMED_SECONDS
     limit: float | None = None
     """Seconds that a peer may take for one answer."""
+    flush_denormals: bool = False
 
     @property
     def count(self) -> int:
@@ -68,7 +69,8 @@ class Plan:
             interface = kernel_of(selector).interface
             for mode in self.modes:
                 for shape in self.shapes:
-                    yield problem_of(interface, selector, shape), mode
+                    problem = problem_of(interface, selector, shape)
+                    yield replace(problem, flush_denormals=self.flush_denormals), mode
 
 
 def measure(plan: Plan, say: Progress, done: Callable[[Case], None]) -> Report:

@@ -41,7 +41,8 @@ class Problem:
     """Arguments and results by the cell's names, as ``(name, lengths)``.
 
     ``selector`` finds the cell (a name or ``FILE.py:NAME``). Initial states are zero, as a layer
-    starts; the loss is ``sum(d_h * h)``.
+    starts; the loss is ``sum(d_h * h)``. ``flush_denormals``: those that can are told to count
+    denormal numbers as zeros; XLA always does.
     """
 
     cell: str
@@ -56,6 +57,7 @@ class Problem:
     saved: Shapes
     gradients: Shapes
     dims: tuple[str, ...]
+    flush_denormals: bool = False
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -185,17 +185,19 @@ def plans(
 
 
 def _uniform(cells: tuple[str, ...], loops: tuple[Peer, ...]) -> Plan:
-    return Plan(cells=cells, peers=(*kernels(cells), GEMM), shapes=SHAPES)
+    return Plan(cells=cells, peers=(*kernels(cells), GEMM), shapes=SHAPES, flush_denormals=True)
 
 
 def _loops(cells: tuple[str, ...], loops: tuple[Peer, ...]) -> Plan:
     quick = tuple(peer for peer in loops if peer.name != "torch compiled")
-    return Plan(cells=cells, peers=quick, shapes=SHAPES[:1], modes=(Mode.BOTH,))
+    return Plan(
+        cells=cells, peers=quick, shapes=SHAPES[:1], modes=(Mode.BOTH,), flush_denormals=True
+    )
 
 
 def _claims(cells: tuple[str, ...], loops: tuple[Peer, ...]) -> Plan:
     fused = tuple(cell for cell in cells if cell in FUSED)
-    return Plan(cells=fused, peers=loops, shapes=SHAPES, modes=(Mode.BOTH,))
+    return Plan(cells=fused, peers=loops, shapes=SHAPES, modes=(Mode.BOTH,), flush_denormals=True)
 
 
 PARTS: Mapping[str, Callable[[tuple[str, ...], tuple[Peer, ...]], Plan]] = {

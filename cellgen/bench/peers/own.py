@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -74,17 +75,25 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
     kernel, arrays = kernel_of(problem.selector), problem.draw()
     upstream = {name: arrays.pop(name) for name, _ in problem.upstream}
 
+    how: dict[str, Any] = {"flush_denormals": True} if problem.flush_denormals else {}
+
     def forward() -> Results:
-        return kernel.sequence_forward(**arrays, threads=threads)
+        return kernel.sequence_forward(**arrays, threads=threads, **how)
 
     taken = {argument.name for argument in kernel.sequence_backward.function.arguments}
     passed_on = [name for name, _ in problem.outputs if name in taken]
 
     def both() -> tuple[Results, Results]:
-        done = kernel.sequence_forward(**arrays, threads=threads, save=True)
+        done = kernel.sequence_forward(**arrays, threads=threads, save=True, **how)
         outputs = {name: getattr(done, name) for name in passed_on}
         gradients = kernel.sequence_backward(
-            **arrays, **outputs, **upstream, saved=done.saved, threads=threads, consume=True
+            **arrays,
+            **outputs,
+            **upstream,
+            saved=done.saved,
+            threads=threads,
+            consume=True,
+            **how,
         )
         return done, gradients
 

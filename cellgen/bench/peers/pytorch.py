@@ -18,6 +18,7 @@ Tensors = tuple[torch.Tensor, ...]
 def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
     """Make a layer from the weights; gradients are asked for by ``torch.autograd.grad``."""
     torch.set_num_threads(threads)
+    torch.set_flush_denormal(problem.flush_denormals)
     arrays = problem.draw()
     make = _loop if problem.cell == "gru_reset_before" else _module
     call, leaves, named = make(problem.cell, arrays)

@@ -87,6 +87,7 @@ def prepared(
 ) -> Prepared:
     """Make the loop over ``compiled(step)``; gradients by ``torch.autograd.grad``."""
     torch.set_num_threads(threads)
+    torch.set_flush_denormal(problem.flush_denormals)
     tensors = {name: torch.from_numpy(array) for name, array in problem.draw().items()}
     upstream = [tensors.pop(name) for name, _ in problem.upstream]
     wanted = [name.removeprefix("d_") for name, _ in problem.gradients]
