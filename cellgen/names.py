@@ -44,9 +44,9 @@ nT nB nI nH T B
 
 _LOCALS = """
 begin block blocks blocks_of_head by_units chunk_rows context end first fitting head here high hoist
-inside memory next unpacked panel part parts row_begin row_end rows share shares slots steps thread
-tile top units vectors weights width window_rows window_steps store run status turn int64_t uint32_t
-size_t memcpy memset
+inside left memory next unpacked panel part parts row_begin row_end rows share shares slot slots
+steps thread tile top units vectors weights whole width window_rows window_steps store run status
+turn int64_t uint32_t size_t memcpy memset
 """
 """Variables and types of the templates; a value of that name would hide them."""
 
@@ -63,10 +63,13 @@ _IDENTIFIER = re.compile(r"[A-Za-z](_?[A-Za-z0-9])*\Z")
 _CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*[A-Z][A-Z0-9_]*\Z|M_[A-Z0-9]")
 """Two capitals and nothing small: how C writes macros (``W1`` and ``W_z`` are fine)."""
 
+_NUMBERED = re.compile(r"terms\d+\Z")
+"""Variables that the templates count."""
+
 
 def reserved_by(name: str) -> str | None:
     """Return which language or system reserves a name, or None."""
-    if name.startswith(("cg_", "cellgen_", "CELLGEN_")):
+    if name.startswith(("cg_", "cellgen_", "CELLGEN_")) or _NUMBERED.match(name):
         return "cellgen"
     if _CAPITALS.match(name) or name.startswith("pthread_"):
         return "C for macros and threads"

@@ -46,7 +46,10 @@ def check_template(template: str, fields: Set[str]) -> None:
     Raises:
         DerivationError: naming both.
     """
-    free = _free_variables(templates_folder(), template)
+    environment = _environment(templates_folder())
+    assert environment.loader is not None
+    source, _, _ = environment.loader.get_source(environment, template)
+    free = _free_variables(source)
     if free != fields:
         raise DerivationError(
             f"template {template} reads {sorted(free)}, its context has {sorted(fields)}",
@@ -55,8 +58,5 @@ def check_template(template: str, fields: Set[str]) -> None:
 
 
 @cache
-def _free_variables(folder: Path, template: str) -> Set[str]:
-    environment = _environment(folder)
-    assert environment.loader is not None
-    source, _, _ = environment.loader.get_source(environment, template)
-    return jinja2.meta.find_undeclared_variables(environment.parse(source))
+def _free_variables(source: str) -> Set[str]:
+    return jinja2.meta.find_undeclared_variables(jinja2.Environment().parse(source))
