@@ -160,6 +160,16 @@ def test_threads_never_share_the_units_of_heads() -> None:
     assert "(memory, step, begin, end, 0, 1)" in heads[0]
 
 
+def test_a_weight_of_joined_columns_is_read_in_place_row_by_row() -> None:
+    source = """
+        class RandomCell(Cell):
+            s0_prev, i1, w = State(H + K), Input(H), Weight(H, H + K)
+            s0 = 0.5 * s0_prev + tanh(matmul(i1, w))
+    """
+    body = generate(declared(textwrap.dedent(source), noted=False)).body
+    assert "w + left * (nH + nK), nH + nK," in body  # left * nH + nK is another address
+
+
 @pytest.mark.parametrize("source", FOUND.values(), ids=FOUND)
 def test_what_was_found_holds(source: str) -> None:
     equations_hold(declared(textwrap.dedent(source), noted=False))

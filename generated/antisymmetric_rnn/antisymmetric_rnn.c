@@ -844,7 +844,7 @@ static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2)(
         {
             real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_tanh_pre_rows + row_begin * (nH), nH,
-                       memory->fixed_a + left * nH, nH,
+                       memory->fixed_a + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -996,7 +996,7 @@ static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_4)(
         {
             real *whole = memory->deferred_4_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_tanh_pre_rows + row_begin * (nH), nH,
-                       memory->args->w + left * nH, nH,
+                       memory->args->w + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
         }
         (void)left;

@@ -1082,13 +1082,13 @@ static void CELLGEN_NAME(augru_sequence_backward_reverse_2)(
         {
             real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_h_prev_u_n_rows + row_begin * (nH), nH,
-                       memory->args->u_n + left * nH, nH,
+                       memory->args->u_n + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_r_pre_rows + row_begin * (nH), nH,
-                       memory->args->u_r + left * nH, nH,
+                       memory->args->u_r + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_sigmoid_pre_rows + row_begin * (nH), nH,
-                       memory->args->u_u + left * nH, nH,
+                       memory->args->u_u + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 1);
         }
         (void)left;
@@ -1356,13 +1356,13 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_8)(
         {
             real *whole = memory->deferred_8_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_n_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_n + left * nH, nH,
+                       memory->args->w_n + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_r_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_r + left * nH, nH,
+                       memory->args->w_r + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_sigmoid_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_u + left * nH, nH,
+                       memory->args->w_u + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
         }
         (void)left;

@@ -962,13 +962,13 @@ static void CELLGEN_NAME(brc_sequence_backward_deferred_5)(
         {
             real *whole = memory->deferred_5_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_tanh_pre_2_rows + row_begin * (nH), nH,
-                       memory->args->w + left * nH, nH,
+                       memory->args->w + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_tanh_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_a + left * nH, nH,
+                       memory->args->w_a + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_c_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_c + left * nH, nH,
+                       memory->args->w_c + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
         }
         (void)left;

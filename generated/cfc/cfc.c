@@ -1228,13 +1228,13 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
         {
             real *whole = memory->reverse_2_whole + row_begin * slots * nM + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_k_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_k + left * nH, nH,
+                       memory->args->w_k + left * (nH), nH,
                        whole + 0 * nM, slots * nM, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_g_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_g + left * nH, nH,
+                       memory->args->w_g + left * (nH), nH,
                        whole + 0 * nM, slots * nM, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_rows + row_begin * (nH), nH,
-                       memory->args->w_f + left * nH, nH,
+                       memory->args->w_f + left * (nH), nH,
                        whole + 0 * nM, slots * nM, 1);
         }
         (void)left;
@@ -1331,7 +1331,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
         {
             real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nM, d_h_prev_w_bb_rows + row_begin * (nM), nM,
-                       memory->args->w_bb + nI * nM + left * nM, nM,
+                       memory->args->w_bb + nI * nM + left * (nM), nM,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -1602,7 +1602,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
         {
             real *whole = memory->deferred_8_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nM, d_b_bb_terms_rows + row_begin * (nM), nM,
-                       memory->args->w_bb + left * nM, nM,
+                       memory->args->w_bb + left * (nM), nM,
                        whole + 0 * nI, slots * nI, 0);
         }
         (void)left;

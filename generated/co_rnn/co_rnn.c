@@ -873,10 +873,10 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_reverse_2)(
         {
             real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_force_pre_rows + row_begin * (nH), nH,
-                       memory->args->v + left * nH, nH,
+                       memory->args->v + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_force_pre_rows + row_begin * (nH), nH,
-                       memory->args->w + left * nH, nH,
+                       memory->args->w + left * (nH), nH,
                        whole + 1 * nH, slots * nH, 0);
         }
         (void)left;
@@ -1058,7 +1058,7 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_5)(
         {
             real *whole = memory->deferred_5_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_force_pre_rows + row_begin * (nH), nH,
-                       memory->args->u + left * nH, nH,
+                       memory->args->u + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
         }
         (void)left;

@@ -1071,13 +1071,13 @@ static void CELLGEN_NAME(gru_sequence_backward_reverse_2)(
         {
             real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_s_rows + row_begin * (nH), nH,
-                       memory->args->u_n + left * nH, nH,
+                       memory->args->u_n + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_r_bar_rows + row_begin * (nH), nH,
-                       memory->args->u_r + left * nH, nH,
+                       memory->args->u_r + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_z_bar_rows + row_begin * (nH), nH,
-                       memory->args->u_z + left * nH, nH,
+                       memory->args->u_z + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 1);
         }
         (void)left;
@@ -1336,13 +1336,13 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_8)(
         {
             real *whole = memory->deferred_8_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_n_bar_rows + row_begin * (nH), nH,
-                       memory->args->w_n + left * nH, nH,
+                       memory->args->w_n + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_r_bar_rows + row_begin * (nH), nH,
-                       memory->args->w_r + left * nH, nH,
+                       memory->args->w_r + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_z_bar_rows + row_begin * (nH), nH,
-                       memory->args->w_z + left * nH, nH,
+                       memory->args->w_z + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
         }
         (void)left;

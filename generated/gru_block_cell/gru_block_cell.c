@@ -1129,7 +1129,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
         {
             real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_c_bar_rows + row_begin * (nH), nH,
-                       memory->args->w_c + nI * nH + left * nH, nH,
+                       memory->args->w_c + nI * nH + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -1246,7 +1246,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(
         {
             real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, 2 * nH, d_r_bar_u_bar_rows + row_begin * ((2 * nH)), (2 * nH),
-                       memory->args->w_ru + nI * (2 * nH) + left * 2 * nH, 2 * nH,
+                       memory->args->w_ru + nI * (2 * nH) + left * (2 * nH), 2 * nH,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -1485,10 +1485,10 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
         {
             real *whole = memory->deferred_7_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_c_bar_rows + row_begin * (nH), nH,
-                       memory->args->w_c + left * nH, nH,
+                       memory->args->w_c + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, 2 * nH, d_r_bar_u_bar_rows + row_begin * ((2 * nH)), (2 * nH),
-                       memory->args->w_ru + left * 2 * nH, 2 * nH,
+                       memory->args->w_ru + left * (2 * nH), 2 * nH,
                        whole + 0 * nI, slots * nI, 1);
         }
         (void)left;

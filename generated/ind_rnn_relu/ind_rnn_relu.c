@@ -729,7 +729,7 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3)(
         {
             real *whole = memory->deferred_3_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_h_bar_rows + row_begin * (nH), nH,
-                       memory->args->w + left * nH, nH,
+                       memory->args->w + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
         }
         (void)left;

@@ -2549,10 +2549,10 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_8)(
         {
             real *whole = memory->reverse_8_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_hu_n_rows + row_begin * (nH), nH,
-                       memory->args->u_n + left * nH, nH,
+                       memory->args->u_n + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, 2 * nH, d_hu_rows + row_begin * ((2 * nH)), (2 * nH),
-                       memory->args->u + left * 2 * nH, 2 * nH,
+                       memory->args->u + left * (2 * nH), 2 * nH,
                        whole + 0 * nH, slots * nH, 1);
         }
         (void)left;
@@ -3076,10 +3076,10 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
         {
             real *whole = memory->deferred_12_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_xw_n_rows + row_begin * (nH), nH,
-                       memory->args->w_n + left * nH, nH,
+                       memory->args->w_n + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, 2 * nH, d_xw_rows + row_begin * ((2 * nH)), (2 * nH),
-                       memory->args->w + left * 2 * nH, 2 * nH,
+                       memory->args->w + left * (2 * nH), 2 * nH,
                        whole + 0 * nI, slots * nI, 1);
         }
         (void)left;

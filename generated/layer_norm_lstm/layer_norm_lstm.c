@@ -2472,7 +2472,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_11)(
         {
             real *whole = memory->reverse_11_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_hu_rows + row_begin * ((4 * nH)), (4 * nH),
-                       memory->args->u + left * 4 * nH, 4 * nH,
+                       memory->args->u + left * (4 * nH), 4 * nH,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -2807,7 +2807,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
         {
             real *whole = memory->deferred_8_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_xw_rows + row_begin * ((4 * nH)), (4 * nH),
-                       memory->args->w + left * 4 * nH, 4 * nH,
+                       memory->args->w + left * (4 * nH), 4 * nH,
                        whole + 0 * nI, slots * nI, 0);
         }
         (void)left;

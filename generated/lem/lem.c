@@ -1355,7 +1355,7 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_2)(
         {
             real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_tanh_pre_2_rows + row_begin * (nH), nH,
-                       memory->args->w_y + left * nH, nH,
+                       memory->args->w_y + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -1477,13 +1477,13 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
         {
             real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_tanh_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_z + left * nH, nH,
+                       memory->args->w_z + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_sigmoid_pre_2_rows + row_begin * (nH), nH,
-                       memory->args->w_2 + left * nH, nH,
+                       memory->args->w_2 + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_sigmoid_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_1 + left * nH, nH,
+                       memory->args->w_1 + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 1);
         }
         (void)left;
@@ -1787,16 +1787,16 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
         {
             real *whole = memory->deferred_10_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_tanh_pre_2_rows + row_begin * (nH), nH,
-                       memory->args->v_y + left * nH, nH,
+                       memory->args->v_y + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_tanh_pre_rows + row_begin * (nH), nH,
-                       memory->args->v_z + left * nH, nH,
+                       memory->args->v_z + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_sigmoid_pre_2_rows + row_begin * (nH), nH,
-                       memory->args->v_2 + left * nH, nH,
+                       memory->args->v_2 + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_sigmoid_pre_rows + row_begin * (nH), nH,
-                       memory->args->v_1 + left * nH, nH,
+                       memory->args->v_1 + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
         }
         (void)left;

@@ -933,10 +933,10 @@ static void CELLGEN_NAME(li_gru_sequence_backward_reverse_2)(
         {
             real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_h_prev_u_n_rows + row_begin * (nH), nH,
-                       memory->args->u_n + left * nH, nH,
+                       memory->args->u_n + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_z_pre_rows + row_begin * (nH), nH,
-                       memory->args->u_z + left * nH, nH,
+                       memory->args->u_z + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 1);
         }
         (void)left;
@@ -1144,10 +1144,10 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_6)(
         {
             real *whole = memory->deferred_6_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_b_n_terms_rows + row_begin * (nH), nH,
-                       memory->args->w_n + left * nH, nH,
+                       memory->args->w_n + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_z_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_z + left * nH, nH,
+                       memory->args->w_z + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
         }
         (void)left;

@@ -777,7 +777,7 @@ static void CELLGEN_NAME(lif_sequence_backward_reverse_2)(
         {
             real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_v_total_rows + row_begin * (nH), nH,
-                       memory->args->u + left * nH, nH,
+                       memory->args->u + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -925,7 +925,7 @@ static void CELLGEN_NAME(lif_sequence_backward_deferred_4)(
         {
             real *whole = memory->deferred_4_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_v_total_rows + row_begin * (nH), nH,
-                       memory->args->w + left * nH, nH,
+                       memory->args->w + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
         }
         (void)left;

@@ -1477,10 +1477,10 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
         {
             real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nI, d_h_im_c_im_rows + row_begin * (nI), nI,
-                       memory->args->c_im + left * nI, nI,
+                       memory->args->c_im + left * (nI), nI,
                        whole + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nI, d_y_copy_rows + row_begin * (nI), nI,
-                       memory->args->c_re + left * nI, nI,
+                       memory->args->c_re + left * (nI), nI,
                        whole + 1 * nH, slots * nH, 0);
         }
         (void)left;
@@ -1800,10 +1800,10 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
         {
             real *whole = memory->deferred_7_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_x_b_im_rows + row_begin * (nH), nH,
-                       memory->args->b_im + left * nH, nH,
+                       memory->args->b_im + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_x_b_re_rows + row_begin * (nH), nH,
-                       memory->args->b_re + left * nH, nH,
+                       memory->args->b_re + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
         }
         (void)left;

@@ -1119,7 +1119,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2
         {
             real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_icfo_rows + row_begin * ((4 * nH)), (4 * nH),
-                       memory->args->w + nI * (4 * nH) + left * 4 * nH, 4 * nH,
+                       memory->args->w + nI * (4 * nH) + left * (4 * nH), 4 * nH,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -1261,7 +1261,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_
         {
             real *whole = memory->deferred_4_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_icfo_rows + row_begin * ((4 * nH)), (4 * nH),
-                       memory->args->w + left * 4 * nH, 4 * nH,
+                       memory->args->w + left * (4 * nH), 4 * nH,
                        whole + 0 * nI, slots * nI, 0);
         }
         (void)left;

@@ -1240,7 +1240,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
         {
             real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nP, d_r_in_rows + row_begin * (nP), nP,
-                       memory->args->w_p + left * nP, nP,
+                       memory->args->w_p + left * (nP), nP,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -1383,7 +1383,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
         {
             real *whole = memory->reverse_4_whole + row_begin * slots * nP + left;
             cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_b_x_w_r_prev_u_rows + row_begin * ((4 * nH)), (4 * nH),
-                       memory->args->u + left * 4 * nH, 4 * nH,
+                       memory->args->u + left * (4 * nH), 4 * nH,
                        whole + 0 * nP, slots * nP, 0);
         }
         (void)left;
@@ -1580,7 +1580,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
         {
             real *whole = memory->deferred_6_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_b_x_w_r_prev_u_rows + row_begin * ((4 * nH)), (4 * nH),
-                       memory->args->w + left * 4 * nH, 4 * nH,
+                       memory->args->w + left * (4 * nH), 4 * nH,
                        whole + 0 * nI, slots * nI, 0);
         }
         (void)left;

@@ -2620,7 +2620,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
         {
             real *whole = memory->reverse_4_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_6_pre_rows + row_begin * (nH), nH,
-                       memory->args->u + left * nH, nH,
+                       memory->args->u + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -2736,7 +2736,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
         {
             real *whole = memory->reverse_5_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_5_pre_rows + row_begin * (nH), nH,
-                       memory->args->u + left * nH, nH,
+                       memory->args->u + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -2856,7 +2856,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
         {
             real *whole = memory->reverse_6_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_4_pre_rows + row_begin * (nH), nH,
-                       memory->args->u + left * nH, nH,
+                       memory->args->u + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -2976,7 +2976,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
         {
             real *whole = memory->reverse_7_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_3_pre_rows + row_begin * (nH), nH,
-                       memory->args->u + left * nH, nH,
+                       memory->args->u + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -3098,7 +3098,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
         {
             real *whole = memory->reverse_8_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_2_pre_rows + row_begin * (nH), nH,
-                       memory->args->u + left * nH, nH,
+                       memory->args->u + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -3214,7 +3214,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
         {
             real *whole = memory->reverse_9_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_1_pre_rows + row_begin * (nH), nH,
-                       memory->args->u + left * nH, nH,
+                       memory->args->u + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -3637,7 +3637,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
         {
             real *whole = memory->deferred_10_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_drive_rows + row_begin * (nH), nH,
-                       memory->args->w + left * nH, nH,
+                       memory->args->w + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
         }
         (void)left;

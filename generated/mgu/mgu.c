@@ -1095,7 +1095,7 @@ static void CELLGEN_NAME(mgu_sequence_backward_reverse_2)(
         {
             real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_n_pre_rows + row_begin * (nH), nH,
-                       memory->args->u_n + left * nH, nH,
+                       memory->args->u_n + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -1209,7 +1209,7 @@ static void CELLGEN_NAME(mgu_sequence_backward_reverse_3)(
         {
             real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_pre_rows + row_begin * (nH), nH,
-                       memory->args->u_f + left * nH, nH,
+                       memory->args->u_f + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -1424,10 +1424,10 @@ static void CELLGEN_NAME(mgu_sequence_backward_deferred_6)(
         {
             real *whole = memory->deferred_6_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_n_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_n + left * nH, nH,
+                       memory->args->w_n + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_f + left * nH, nH,
+                       memory->args->w_f + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
         }
         (void)left;

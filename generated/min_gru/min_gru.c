@@ -846,10 +846,10 @@ static void CELLGEN_NAME(min_gru_sequence_backward_deferred_4)(
         {
             real *whole = memory->deferred_4_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_n_bar_rows + row_begin * (nH), nH,
-                       memory->args->w_n + left * nH, nH,
+                       memory->args->w_n + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_z_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_z + left * nH, nH,
+                       memory->args->w_z + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
         }
         (void)left;

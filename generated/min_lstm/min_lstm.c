@@ -969,13 +969,13 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_5)(
         {
             real *whole = memory->deferred_5_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_n_rows + row_begin * (nH), nH,
-                       memory->args->w_n + left * nH, nH,
+                       memory->args->w_n + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_i_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_i + left * nH, nH,
+                       memory->args->w_i + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_f + left * nH, nH,
+                       memory->args->w_f + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
         }
         (void)left;

@@ -1353,7 +1353,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)(
         {
             real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_b_x_w_m_u_rows + row_begin * ((4 * nH)), (4 * nH),
-                       memory->args->u + left * 4 * nH, 4 * nH,
+                       memory->args->u + left * (4 * nH), 4 * nH,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -1453,7 +1453,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)(
         {
             real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_h_prev_u_m_rows + row_begin * (nH), nH,
-                       memory->args->u_m + left * nH, nH,
+                       memory->args->u_m + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
         }
         (void)left;
@@ -1671,10 +1671,10 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(
         {
             real *whole = memory->deferred_7_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_b_x_w_m_u_rows + row_begin * ((4 * nH)), (4 * nH),
-                       memory->args->w + left * 4 * nH, 4 * nH,
+                       memory->args->w + left * (4 * nH), 4 * nH,
                        whole + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_x_w_m_rows + row_begin * (nH), nH,
-                       memory->args->w_m + left * nH, nH,
+                       memory->args->w_m + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
         }
         (void)left;

@@ -1009,10 +1009,10 @@ static void CELLGEN_NAME(ran_sequence_backward_reverse_2)(
         {
             real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_pre_rows + row_begin * (nH), nH,
-                       memory->args->u_f + left * nH, nH,
+                       memory->args->u_f + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_i_pre_rows + row_begin * (nH), nH,
-                       memory->args->u_i + left * nH, nH,
+                       memory->args->u_i + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 1);
         }
         (void)left;
@@ -1237,13 +1237,13 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_7)(
         {
             real *whole = memory->deferred_7_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_x_w_c_rows + row_begin * (nH), nH,
-                       memory->args->w_c + left * nH, nH,
+                       memory->args->w_c + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_f + left * nH, nH,
+                       memory->args->w_f + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_i_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_i + left * nH, nH,
+                       memory->args->w_i + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
         }
         (void)left;

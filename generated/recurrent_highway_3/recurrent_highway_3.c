@@ -1623,10 +1623,10 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
         {
             real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_t_3_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_t_3 + left * nH, nH,
+                       memory->args->r_t_3 + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_q_3_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_h_3 + left * nH, nH,
+                       memory->args->r_h_3 + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 1);
         }
         (void)left;
@@ -1749,10 +1749,10 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)(
         {
             real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_t_2_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_t_2 + left * nH, nH,
+                       memory->args->r_t_2 + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_q_2_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_h_2 + left * nH, nH,
+                       memory->args->r_h_2 + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 1);
         }
         (void)left;
@@ -1872,10 +1872,10 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)(
         {
             real *whole = memory->reverse_4_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_t_1_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_t_1 + left * nH, nH,
+                       memory->args->r_t_1 + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_q_1_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_h_1 + left * nH, nH,
+                       memory->args->r_h_1 + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 1);
         }
         (void)left;
@@ -2209,10 +2209,10 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(
         {
             real *whole = memory->deferred_10_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_t_1_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_t + left * nH, nH,
+                       memory->args->w_t + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_q_1_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_h + left * nH, nH,
+                       memory->args->w_h + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
         }
         (void)left;

@@ -1392,16 +1392,16 @@ static void CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2)(
         {
             real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_o_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_o + left * nH, nH,
+                       memory->args->r_o + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_m_prev_step_rows + row_begin * (nH), nH,
-                       memory->args->r_f + left * nH, nH,
+                       memory->args->r_f + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_i_bar_rows + row_begin * (nH), nH,
-                       memory->args->r_i + left * nH, nH,
+                       memory->args->r_i + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_z_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_z + left * nH, nH,
+                       memory->args->r_z + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 1);
         }
         (void)left;
@@ -1699,16 +1699,16 @@ static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_10)(
         {
             real *whole = memory->deferred_10_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_o_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_o + left * nH, nH,
+                       memory->args->w_o + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_m_prev_step_rows + row_begin * (nH), nH,
-                       memory->args->w_f + left * nH, nH,
+                       memory->args->w_f + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_i_bar_rows + row_begin * (nH), nH,
-                       memory->args->w_i + left * nH, nH,
+                       memory->args->w_i + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_z_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_z + left * nH, nH,
+                       memory->args->w_z + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
         }
         (void)left;

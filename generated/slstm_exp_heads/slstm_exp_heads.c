@@ -1439,16 +1439,16 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
         for (int64_t head = 0; head < nK; ++head) {
             real *whole = memory->reverse_2_whole + row_begin * slots * (nD * nK) + head * units;
             cg_gemm_nt(row_end - row_begin, units, nD, d_o_pre_rows + head * nD + row_begin * ((nD * nK)), (nD * nK),
-                       memory->args->r_o + head * nD * nD + left * nD, nD,
+                       memory->args->r_o + head * nD * nD + left * (nD), nD,
                        whole + 0 * (nD * nK), slots * (nD * nK), 0);
             cg_gemm_nt(row_end - row_begin, units, nD, d_m_prev_step_rows + head * nD + row_begin * ((nD * nK)), (nD * nK),
-                       memory->args->r_f + head * nD * nD + left * nD, nD,
+                       memory->args->r_f + head * nD * nD + left * (nD), nD,
                        whole + 0 * (nD * nK), slots * (nD * nK), 1);
             cg_gemm_nt(row_end - row_begin, units, nD, d_i_bar_rows + head * nD + row_begin * ((nD * nK)), (nD * nK),
-                       memory->args->r_i + head * nD * nD + left * nD, nD,
+                       memory->args->r_i + head * nD * nD + left * (nD), nD,
                        whole + 0 * (nD * nK), slots * (nD * nK), 1);
             cg_gemm_nt(row_end - row_begin, units, nD, d_z_pre_rows + head * nD + row_begin * ((nD * nK)), (nD * nK),
-                       memory->args->r_z + head * nD * nD + left * nD, nD,
+                       memory->args->r_z + head * nD * nD + left * (nD), nD,
                        whole + 0 * (nD * nK), slots * (nD * nK), 1);
         }
         (void)left;
@@ -1757,16 +1757,16 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
         {
             real *whole = memory->deferred_10_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nD * nK, d_o_pre_rows + row_begin * ((nD * nK)), (nD * nK),
-                       memory->args->w_o + left * nD * nK, nD * nK,
+                       memory->args->w_o + left * (nD * nK), nD * nK,
                        whole + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nD * nK, d_m_prev_step_rows + row_begin * ((nD * nK)), (nD * nK),
-                       memory->args->w_f + left * nD * nK, nD * nK,
+                       memory->args->w_f + left * (nD * nK), nD * nK,
                        whole + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nD * nK, d_i_bar_rows + row_begin * ((nD * nK)), (nD * nK),
-                       memory->args->w_i + left * nD * nK, nD * nK,
+                       memory->args->w_i + left * (nD * nK), nD * nK,
                        whole + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nD * nK, d_z_pre_rows + row_begin * ((nD * nK)), (nD * nK),
-                       memory->args->w_z + left * nD * nK, nD * nK,
+                       memory->args->w_z + left * (nD * nK), nD * nK,
                        whole + 0 * nI, slots * nI, 1);
         }
         (void)left;

@@ -1103,13 +1103,13 @@ static void CELLGEN_NAME(sru_sequence_backward_deferred_5)(
         {
             real *whole = memory->deferred_5_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_x_w_rows + row_begin * (nH), nH,
-                       memory->args->w + left * nH, nH,
+                       memory->args->w + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_r_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_r + left * nH, nH,
+                       memory->args->w_r + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_f + left * nH, nH,
+                       memory->args->w_f + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 1);
         }
         (void)left;

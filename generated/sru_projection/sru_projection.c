@@ -1153,16 +1153,16 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_6)(
         {
             real *whole = memory->deferred_6_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_x_w_s_rows + row_begin * (nH), nH,
-                       memory->args->w_s + left * nH, nH,
+                       memory->args->w_s + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_x_w_rows + row_begin * (nH), nH,
-                       memory->args->w + left * nH, nH,
+                       memory->args->w + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_r_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_r + left * nH, nH,
+                       memory->args->w_r + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_f + left * nH, nH,
+                       memory->args->w_f + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
         }
         (void)left;

@@ -856,10 +856,10 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_reverse_2)(
         {
             real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_g_pre_rows + row_begin * (nH), nH,
-                       memory->args->u_g + left * nH, nH,
+                       memory->args->u_g + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_c_pre_rows + row_begin * (nH), nH,
-                       memory->args->u_c + left * nH, nH,
+                       memory->args->u_c + left * (nH), nH,
                        whole + 0 * nH, slots * nH, 1);
         }
         (void)left;
@@ -1059,10 +1059,10 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_deferred_6)(
         {
             real *whole = memory->deferred_6_whole + row_begin * slots * nI + left;
             cg_gemm_nt(row_end - row_begin, units, nH, d_g_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_g + left * nH, nH,
+                       memory->args->w_g + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_c_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_c + left * nH, nH,
+                       memory->args->w_c + left * (nH), nH,
                        whole + 0 * nI, slots * nI, 1);
         }
         (void)left;
