@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -172,3 +173,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = [item for item in items if item.get_closest_marker("slow")]
     config.hook.pytest_deselected(items=slow)
     items[:] = [item for item in items if item not in slow]
+
+
+def heed_ctrl_c() -> None:
+    """Let a process that starts heed Ctrl-C: what a shell runs in the background ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

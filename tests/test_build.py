@@ -22,6 +22,7 @@ from cellgen.abi import Interface
 from cellgen.build import Built, SourceFiles, build, compiler, load
 from cellgen.errors import BuildError
 from cellgen.kernel import load_folder
+from tests.conftest import heed_ctrl_c
 
 ROOT = Path(__file__).parent.parent
 TOY = Path(__file__).parent / "toy"
@@ -79,6 +80,7 @@ def script(text: str, **options: object) -> subprocess.Popen[str]:
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        preexec_fn=heed_ctrl_c,
         **options,  # type: ignore[call-overload]
     )
 

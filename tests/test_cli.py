@@ -21,7 +21,7 @@ from cellgen import cache, check, cli, tree
 from cellgen.cells import SHIPPED
 from cellgen.check import Report, Row
 from cellgen.ops import POINTWISE, Pointwise
-from tests.conftest import TYPICAL
+from tests.conftest import TYPICAL, heed_ctrl_c
 
 SHIPPED_NAMES = [cell.definition.name for cell in SHIPPED]
 TYPICAL_NAMES = [cell.definition.name for cell in TYPICAL]
@@ -501,6 +501,7 @@ def test_ctrl_c_ends_with_130_and_no_traceback(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "cellgen", "build", "my_cells.py"],
         cwd=tmp_path,
+        preexec_fn=heed_ctrl_c,
         env={
             **os.environ,
             "CELLGEN_CC": str(compiler),

@@ -545,18 +545,18 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [w_bb[:I, :M]]; h_prev @ [w_bb[I:I + H, :M]] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nM ? end * width : nM) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nM ? end * width : nM) - first;
         {
-            real *whole = memory->forward_1_whole + row_begin * slots * nM + left;
+            real *out = memory->forward_1_whole + row_begin * slots * nM + first;
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_bb + left, nM,
-                       whole + 0 * nM, slots * nM, 0);
+                       memory->args->w_bb + first, nM,
+                       out + 0 * nM, slots * nM, 0);
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->w_bb + nI * nM + left, nM,
-                       whole + 1 * nM, slots * nM, 0);
+                       memory->args->w_bb + nI * nM + first, nM,
+                       out + 1 * nM, slots * nM, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -567,11 +567,14 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_1_whole + ((top + row) * slots + slot) * nM + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 0) * nM + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 1) * nM + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 for (int64_t row = 0; row < rows; ++row)
                     for (int64_t unit = 0; unit < width; ++unit)
@@ -684,21 +687,21 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
     /* q @ [w_f, w_g, w_k] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_2_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_2_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nM, q_rows + row_begin * (nM), nM,
-                       memory->args->w_f + left, nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->w_f + first, nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nM, q_rows + row_begin * (nM), nM,
-                       memory->args->w_g + left, nH,
-                       whole + 1 * nH, slots * nH, 0);
+                       memory->args->w_g + first, nH,
+                       out + 1 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nM, q_rows + row_begin * (nM), nM,
-                       memory->args->w_k + left, nH,
-                       whole + 2 * nH, slots * nH, 0);
+                       memory->args->w_k + first, nH,
+                       out + 2 * nH, slots * nH, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -709,11 +712,17 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 1) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 2) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 2) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nM, q_rows + top * (nM), nM, 1,
@@ -1223,21 +1232,21 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_k_pre @ [w_k.T]; d_g_pre @ [w_g.T]; d_f @ [w_f.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nM ? end * width : nM) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nM ? end * width : nM) - first;
         {
-            real *whole = memory->reverse_2_whole + row_begin * slots * nM + left;
+            real *out = memory->reverse_2_whole + row_begin * slots * nM + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_k_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_k + left * (nH), nH,
-                       whole + 0 * nM, slots * nM, 0);
+                       memory->args->w_k + first * (nH), nH,
+                       out + 0 * nM, slots * nM, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_g_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_g + left * (nH), nH,
-                       whole + 0 * nM, slots * nM, 1);
+                       memory->args->w_g + first * (nH), nH,
+                       out + 0 * nM, slots * nM, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_rows + row_begin * (nH), nH,
-                       memory->args->w_f + left * (nH), nH,
-                       whole + 0 * nM, slots * nM, 1);
+                       memory->args->w_f + first * (nH), nH,
+                       out + 0 * nM, slots * nM, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1248,11 +1257,11 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_2_whole + ((top + row) * slots + slot) * nM + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_2_whole + ((top + row) * slots + 0) * nM + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_k_pre_rows + top * (nH), nH, 1,
@@ -1326,15 +1335,15 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_h_prev_w_bb @ [w_bb[I:I + H, :M].T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_3_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, nM, d_h_prev_w_bb_rows + row_begin * (nM), nM,
-                       memory->args->w_bb + nI * nM + left * (nM), nM,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->w_bb + nI * nM + first * (nM), nM,
+                       out + 0 * nH, slots * nH, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1345,11 +1354,11 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nM, d_h_prev_w_bb_rows + top * (nM), nM, 1,
@@ -1597,15 +1606,15 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_b_bb_terms @ [w_bb[:I, :M].T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *whole = memory->deferred_8_whole + row_begin * slots * nI + left;
+            real *out = memory->deferred_8_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nM, d_b_bb_terms_rows + row_begin * (nM), nM,
-                       memory->args->w_bb + left * (nM), nM,
-                       whole + 0 * nI, slots * nI, 0);
+                       memory->args->w_bb + first * (nM), nM,
+                       out + 0 * nI, slots * nI, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1616,11 +1625,11 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->deferred_8_whole + ((top + row) * slots + slot) * nI + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->deferred_8_whole + ((top + row) * slots + 0) * nI + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nM, d_b_bb_terms_rows + top * (nM), nM, 1,

@@ -237,18 +237,18 @@ static void CELLGEN_NAME(elman_sequence_forward_forward_1)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [w]; h_prev @ [u] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_1_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + left, nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->w + first, nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->u + left, nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->u + first, nH,
+                       out + 0 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -259,11 +259,11 @@ static void CELLGEN_NAME(elman_sequence_forward_forward_1)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
@@ -662,15 +662,15 @@ static void CELLGEN_NAME(elman_sequence_backward_reverse_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_h_bar @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_2_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_h_bar_rows + row_begin * (nH), nH,
-                       memory->args->u + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->u + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -681,11 +681,11 @@ static void CELLGEN_NAME(elman_sequence_backward_reverse_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_h_bar_rows + top * (nH), nH, 1,
@@ -804,15 +804,15 @@ static void CELLGEN_NAME(elman_sequence_backward_deferred_4)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_h_bar @ [w.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *whole = memory->deferred_4_whole + row_begin * slots * nI + left;
+            real *out = memory->deferred_4_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_h_bar_rows + row_begin * (nH), nH,
-                       memory->args->w + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 0);
+                       memory->args->w + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -823,11 +823,11 @@ static void CELLGEN_NAME(elman_sequence_backward_deferred_4)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->deferred_4_whole + ((top + row) * slots + slot) * nI + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->deferred_4_whole + ((top + row) * slots + 0) * nI + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_h_bar_rows + top * (nH), nH, 1,

@@ -425,24 +425,24 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
     /* x @ [w_ru[:I, :H], w_ru[:I, H:2*H]]; h_prev @ [w_ru[I:I + H, :H], w_ru[I:I + H, H:2*H]] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_1_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_ru + left, 2 * nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->w_ru + first, 2 * nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_ru + nH + left, 2 * nH,
-                       whole + 1 * nH, slots * nH, 0);
+                       memory->args->w_ru + nH + first, 2 * nH,
+                       out + 1 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->w_ru + nI * (2 * nH) + left, 2 * nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->w_ru + nI * (2 * nH) + first, 2 * nH,
+                       out + 0 * nH, slots * nH, 1);
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->w_ru + nI * (2 * nH) + nH + left, 2 * nH,
-                       whole + 1 * nH, slots * nH, 1);
+                       memory->args->w_ru + nI * (2 * nH) + nH + first, 2 * nH,
+                       out + 1 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -453,11 +453,14 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
@@ -577,18 +580,18 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [w_c[:I, :H]]; h_prev_r @ [w_c[I:I + H, :H]] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_2_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_2_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_c + left, nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->w_c + first, nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_r_rows + row_begin * (nH), nH,
-                       memory->args->w_c + nI * nH + left, nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->w_c + nI * nH + first, nH,
+                       out + 0 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -599,11 +602,11 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
@@ -1124,15 +1127,15 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_c_bar @ [w_c[I:I + H, :H].T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_2_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_c_bar_rows + row_begin * (nH), nH,
-                       memory->args->w_c + nI * nH + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->w_c + nI * nH + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1143,11 +1146,11 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_c_bar_rows + top * (nH), nH, 1,
@@ -1241,15 +1244,15 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_r_bar_u_bar @ [w_ru[I:I + H, :2*H].T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_3_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, 2 * nH, d_r_bar_u_bar_rows + row_begin * ((2 * nH)), (2 * nH),
-                       memory->args->w_ru + nI * (2 * nH) + left * (2 * nH), 2 * nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->w_ru + nI * (2 * nH) + first * (2 * nH), 2 * nH,
+                       out + 0 * nH, slots * nH, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1260,11 +1263,11 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {2 * nH, d_r_bar_u_bar_rows + top * ((2 * nH)), (2 * nH), 1,
@@ -1480,18 +1483,18 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_c_bar @ [w_c[:I, :H].T]; d_r_bar_u_bar @ [w_ru[:I, :2*H].T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *whole = memory->deferred_7_whole + row_begin * slots * nI + left;
+            real *out = memory->deferred_7_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_c_bar_rows + row_begin * (nH), nH,
-                       memory->args->w_c + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 0);
+                       memory->args->w_c + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, 2 * nH, d_r_bar_u_bar_rows + row_begin * ((2 * nH)), (2 * nH),
-                       memory->args->w_ru + left * (2 * nH), 2 * nH,
-                       whole + 0 * nI, slots * nI, 1);
+                       memory->args->w_ru + first * (2 * nH), 2 * nH,
+                       out + 0 * nI, slots * nI, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1502,11 +1505,11 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->deferred_7_whole + ((top + row) * slots + slot) * nI + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->deferred_7_whole + ((top + row) * slots + 0) * nI + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_c_bar_rows + top * (nH), nH, 1,

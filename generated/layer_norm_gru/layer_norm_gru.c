@@ -1299,18 +1299,18 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_prev @ [u]; x @ [w] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < 2 * nH ? end * width : 2 * nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < 2 * nH ? end * width : 2 * nH) - first;
         {
-            real *whole = memory->forward_1_whole + row_begin * slots * (2 * nH) + left;
+            real *out = memory->forward_1_whole + row_begin * slots * (2 * nH) + first;
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->u + left, 2 * nH,
-                       whole + 0 * (2 * nH), slots * (2 * nH), 0);
+                       memory->args->u + first, 2 * nH,
+                       out + 0 * (2 * nH), slots * (2 * nH), 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + left, 2 * nH,
-                       whole + 1 * (2 * nH), slots * (2 * nH), 0);
+                       memory->args->w + first, 2 * nH,
+                       out + 1 * (2 * nH), slots * (2 * nH), 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1321,11 +1321,14 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_1_whole + ((top + row) * slots + slot) * (2 * nH) + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 0) * (2 * nH) + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 1) * (2 * nH) + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 for (int64_t row = 0; row < rows; ++row)
                     for (int64_t unit = 0; unit < width; ++unit)
@@ -1397,18 +1400,18 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_prev @ [u_n]; x @ [w_n] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_2_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_2_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->u_n + left, nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->u_n + first, nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_n + left, nH,
-                       whole + 1 * nH, slots * nH, 0);
+                       memory->args->w_n + first, nH,
+                       out + 1 * nH, slots * nH, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1419,11 +1422,14 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 1) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 for (int64_t row = 0; row < rows; ++row)
                     for (int64_t unit = 0; unit < width; ++unit)
@@ -2544,18 +2550,18 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_8)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_hu_n @ [u_n.T]; d_hu @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_8_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_8_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_hu_n_rows + row_begin * (nH), nH,
-                       memory->args->u_n + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->u_n + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, 2 * nH, d_hu_rows + row_begin * ((2 * nH)), (2 * nH),
-                       memory->args->u + left * (2 * nH), 2 * nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->u + first * (2 * nH), 2 * nH,
+                       out + 0 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -2566,11 +2572,11 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_8)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_8_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_8_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_hu_n_rows + top * (nH), nH, 1,
@@ -3071,18 +3077,18 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_xw_n @ [w_n.T]; d_xw @ [w.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *whole = memory->deferred_12_whole + row_begin * slots * nI + left;
+            real *out = memory->deferred_12_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_xw_n_rows + row_begin * (nH), nH,
-                       memory->args->w_n + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 0);
+                       memory->args->w_n + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, 2 * nH, d_xw_rows + row_begin * ((2 * nH)), (2 * nH),
-                       memory->args->w + left * (2 * nH), 2 * nH,
-                       whole + 0 * nI, slots * nI, 1);
+                       memory->args->w + first * (2 * nH), 2 * nH,
+                       out + 0 * nI, slots * nI, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -3093,11 +3099,11 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->deferred_12_whole + ((top + row) * slots + slot) * nI + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->deferred_12_whole + ((top + row) * slots + 0) * nI + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_xw_n_rows + top * (nH), nH, 1,

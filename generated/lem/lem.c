@@ -565,30 +565,30 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_1)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
     /* x @ [v_1, v_2, v_z]; y_prev @ [w_1, w_2, w_z] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_1_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->v_1 + left, nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->v_1 + first, nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->v_2 + left, nH,
-                       whole + 1 * nH, slots * nH, 0);
+                       memory->args->v_2 + first, nH,
+                       out + 1 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->v_z + left, nH,
-                       whole + 2 * nH, slots * nH, 0);
+                       memory->args->v_z + first, nH,
+                       out + 2 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nH, y_prev_rows + row_begin * (y_prev_stride), y_prev_stride,
-                       memory->args->w_1 + left, nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->w_1 + first, nH,
+                       out + 0 * nH, slots * nH, 1);
             cg_gemm_nn(row_end - row_begin, units, nH, y_prev_rows + row_begin * (y_prev_stride), y_prev_stride,
-                       memory->args->w_2 + left, nH,
-                       whole + 1 * nH, slots * nH, 1);
+                       memory->args->w_2 + first, nH,
+                       out + 1 * nH, slots * nH, 1);
             cg_gemm_nn(row_end - row_begin, units, nH, y_prev_rows + row_begin * (y_prev_stride), y_prev_stride,
-                       memory->args->w_z + left, nH,
-                       whole + 2 * nH, slots * nH, 1);
+                       memory->args->w_z + first, nH,
+                       out + 2 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -599,11 +599,17 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_1)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 2) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 2) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
@@ -747,18 +753,18 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [v_y]; z @ [w_y] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_2_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_2_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->v_y + left, nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->v_y + first, nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nH, z_rows + row_begin * (z_stride), z_stride,
-                       memory->args->w_y + left, nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->w_y + first, nH,
+                       out + 0 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -769,11 +775,11 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
@@ -1350,15 +1356,15 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_tanh_pre_2 @ [w_y.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_2_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_tanh_pre_2_rows + row_begin * (nH), nH,
-                       memory->args->w_y + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->w_y + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1369,11 +1375,11 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_tanh_pre_2_rows + top * (nH), nH, 1,
@@ -1472,21 +1478,21 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_tanh_pre @ [w_z.T]; d_sigmoid_pre_2 @ [w_2.T]; d_sigmoid_pre @ [w_1.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_3_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_tanh_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_z + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->w_z + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_sigmoid_pre_2_rows + row_begin * (nH), nH,
-                       memory->args->w_2 + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->w_2 + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_sigmoid_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_1 + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->w_1 + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1497,11 +1503,11 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_tanh_pre_rows + top * (nH), nH, 1,
@@ -1782,24 +1788,24 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_tanh_pre_2 @ [v_y.T]; d_tanh_pre @ [v_z.T]; d_sigmoid_pre_2 @ [v_2.T]; d_sigmoid_pre @ [v_1.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *whole = memory->deferred_10_whole + row_begin * slots * nI + left;
+            real *out = memory->deferred_10_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_tanh_pre_2_rows + row_begin * (nH), nH,
-                       memory->args->v_y + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 0);
+                       memory->args->v_y + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_tanh_pre_rows + row_begin * (nH), nH,
-                       memory->args->v_z + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 1);
+                       memory->args->v_z + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_sigmoid_pre_2_rows + row_begin * (nH), nH,
-                       memory->args->v_2 + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 1);
+                       memory->args->v_2 + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_sigmoid_pre_rows + row_begin * (nH), nH,
-                       memory->args->v_1 + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 1);
+                       memory->args->v_1 + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1810,11 +1816,11 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->deferred_10_whole + ((top + row) * slots + slot) * nI + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_tanh_pre_2_rows + top * (nH), nH, 1,

@@ -702,18 +702,18 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_1)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
     /* x @ [b_re, b_im] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_1_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->b_re + left, nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->b_re + first, nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->b_im + left, nH,
-                       whole + 1 * nH, slots * nH, 0);
+                       memory->args->b_im + first, nH,
+                       out + 1 * nH, slots * nH, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -726,11 +726,14 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_1)(
             real *const tile = !memory->hoist ? here
                 : memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top) * slots) * width;
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else if (!memory->hoist) {
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
@@ -867,18 +870,18 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* h_re @ [c_re]; h_im @ [c_im] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *whole = memory->forward_2_whole + row_begin * slots * nI + left;
+            real *out = memory->forward_2_whole + row_begin * slots * nI + first;
             cg_gemm_nn(row_end - row_begin, units, nH, h_re_rows + row_begin * (h_re_stride), h_re_stride,
-                       memory->args->c_re + left, nI,
-                       whole + 0 * nI, slots * nI, 0);
+                       memory->args->c_re + first, nI,
+                       out + 0 * nI, slots * nI, 0);
             cg_gemm_nn(row_end - row_begin, units, nH, h_im_rows + row_begin * (h_im_stride), h_im_stride,
-                       memory->args->c_im + left, nI,
-                       whole + 1 * nI, slots * nI, 0);
+                       memory->args->c_im + first, nI,
+                       out + 1 * nI, slots * nI, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -889,11 +892,14 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_2_whole + ((top + row) * slots + slot) * nI + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 0) * nI + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 1) * nI + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 for (int64_t row = 0; row < rows; ++row)
                     for (int64_t unit = 0; unit < width; ++unit)
@@ -1472,18 +1478,18 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_h_im_c_im @ [c_im.T]; d_y_copy @ [c_re.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_3_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, nI, d_h_im_c_im_rows + row_begin * (nI), nI,
-                       memory->args->c_im + left * (nI), nI,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->c_im + first * (nI), nI,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nI, d_y_copy_rows + row_begin * (nI), nI,
-                       memory->args->c_re + left * (nI), nI,
-                       whole + 1 * nH, slots * nH, 0);
+                       memory->args->c_re + first * (nI), nI,
+                       out + 1 * nH, slots * nH, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1494,11 +1500,14 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->reverse_3_whole + ((top + row) * slots + 1) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 for (int64_t row = 0; row < rows; ++row)
                     for (int64_t unit = 0; unit < width; ++unit)
@@ -1795,18 +1804,18 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_x_b_im @ [b_im.T]; d_x_b_re @ [b_re.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *whole = memory->deferred_7_whole + row_begin * slots * nI + left;
+            real *out = memory->deferred_7_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_x_b_im_rows + row_begin * (nH), nH,
-                       memory->args->b_im + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 0);
+                       memory->args->b_im + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_x_b_re_rows + row_begin * (nH), nH,
-                       memory->args->b_re + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 1);
+                       memory->args->b_re + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1817,11 +1826,11 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->deferred_7_whole + ((top + row) * slots + slot) * nI + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->deferred_7_whole + ((top + row) * slots + 0) * nI + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_x_b_im_rows + top * (nH), nH, 1,

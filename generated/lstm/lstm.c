@@ -538,36 +538,36 @@ static void CELLGEN_NAME(lstm_sequence_forward_forward_1)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
     /* x @ [w_i, w_f, w_g, w_o]; h_prev @ [u_i, u_f, u_g, u_o] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_1_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_i + left, nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->w_i + first, nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_f + left, nH,
-                       whole + 1 * nH, slots * nH, 0);
+                       memory->args->w_f + first, nH,
+                       out + 1 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_g + left, nH,
-                       whole + 2 * nH, slots * nH, 0);
+                       memory->args->w_g + first, nH,
+                       out + 2 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_o + left, nH,
-                       whole + 3 * nH, slots * nH, 0);
+                       memory->args->w_o + first, nH,
+                       out + 3 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->u_i + left, nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->u_i + first, nH,
+                       out + 0 * nH, slots * nH, 1);
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->u_f + left, nH,
-                       whole + 1 * nH, slots * nH, 1);
+                       memory->args->u_f + first, nH,
+                       out + 1 * nH, slots * nH, 1);
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->u_g + left, nH,
-                       whole + 2 * nH, slots * nH, 1);
+                       memory->args->u_g + first, nH,
+                       out + 2 * nH, slots * nH, 1);
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->u_o + left, nH,
-                       whole + 3 * nH, slots * nH, 1);
+                       memory->args->u_o + first, nH,
+                       out + 3 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -578,11 +578,20 @@ static void CELLGEN_NAME(lstm_sequence_forward_forward_1)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 2) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 2) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 3) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 3) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
@@ -1207,24 +1216,24 @@ static void CELLGEN_NAME(lstm_sequence_backward_reverse_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_o_bar @ [u_o.T]; d_g_bar @ [u_g.T]; d_f_bar @ [u_f.T]; d_i_bar @ [u_i.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_2_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_o_bar_rows + row_begin * (nH), nH,
-                       memory->args->u_o + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->u_o + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_g_bar_rows + row_begin * (nH), nH,
-                       memory->args->u_g + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->u_g + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_bar_rows + row_begin * (nH), nH,
-                       memory->args->u_f + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->u_f + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_i_bar_rows + row_begin * (nH), nH,
-                       memory->args->u_i + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->u_i + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1235,11 +1244,11 @@ static void CELLGEN_NAME(lstm_sequence_backward_reverse_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_o_bar_rows + top * (nH), nH, 1,
@@ -1514,24 +1523,24 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_10)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_o_bar @ [w_o.T]; d_g_bar @ [w_g.T]; d_f_bar @ [w_f.T]; d_i_bar @ [w_i.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *whole = memory->deferred_10_whole + row_begin * slots * nI + left;
+            real *out = memory->deferred_10_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_o_bar_rows + row_begin * (nH), nH,
-                       memory->args->w_o + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 0);
+                       memory->args->w_o + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_g_bar_rows + row_begin * (nH), nH,
-                       memory->args->w_g + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 1);
+                       memory->args->w_g + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_bar_rows + row_begin * (nH), nH,
-                       memory->args->w_f + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 1);
+                       memory->args->w_f + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_i_bar_rows + row_begin * (nH), nH,
-                       memory->args->w_i + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 1);
+                       memory->args->w_i + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1542,11 +1551,11 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_10)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->deferred_10_whole + ((top + row) * slots + slot) * nI + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_o_bar_rows + top * (nH), nH, 1,

@@ -503,36 +503,36 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]]; r_prev @ [u[:P, :H], u[:P, H:2*H], u[:P, 2*H:3*H], u[:P, 3*H:4*H]] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_1_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + left, 4 * nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->w + first, 4 * nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + nH + left, 4 * nH,
-                       whole + 1 * nH, slots * nH, 0);
+                       memory->args->w + nH + first, 4 * nH,
+                       out + 1 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + 2 * nH + left, 4 * nH,
-                       whole + 2 * nH, slots * nH, 0);
+                       memory->args->w + 2 * nH + first, 4 * nH,
+                       out + 2 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + 3 * nH + left, 4 * nH,
-                       whole + 3 * nH, slots * nH, 0);
+                       memory->args->w + 3 * nH + first, 4 * nH,
+                       out + 3 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nP, r_prev_rows + row_begin * (r_prev_stride), r_prev_stride,
-                       memory->args->u + left, 4 * nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->u + first, 4 * nH,
+                       out + 0 * nH, slots * nH, 1);
             cg_gemm_nn(row_end - row_begin, units, nP, r_prev_rows + row_begin * (r_prev_stride), r_prev_stride,
-                       memory->args->u + nH + left, 4 * nH,
-                       whole + 1 * nH, slots * nH, 1);
+                       memory->args->u + nH + first, 4 * nH,
+                       out + 1 * nH, slots * nH, 1);
             cg_gemm_nn(row_end - row_begin, units, nP, r_prev_rows + row_begin * (r_prev_stride), r_prev_stride,
-                       memory->args->u + 2 * nH + left, 4 * nH,
-                       whole + 2 * nH, slots * nH, 1);
+                       memory->args->u + 2 * nH + first, 4 * nH,
+                       out + 2 * nH, slots * nH, 1);
             cg_gemm_nn(row_end - row_begin, units, nP, r_prev_rows + row_begin * (r_prev_stride), r_prev_stride,
-                       memory->args->u + 3 * nH + left, 4 * nH,
-                       whole + 3 * nH, slots * nH, 1);
+                       memory->args->u + 3 * nH + first, 4 * nH,
+                       out + 3 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -543,11 +543,20 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 2) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 2) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 3) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 3) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
@@ -710,15 +719,15 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* o_tanh_c @ [w_p] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nP ? end * width : nP) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nP ? end * width : nP) - first;
         {
-            real *whole = memory->forward_2_whole + row_begin * slots * nP + left;
+            real *out = memory->forward_2_whole + row_begin * slots * nP + first;
             cg_gemm_nn(row_end - row_begin, units, nH, o_tanh_c_rows + row_begin * (nH), nH,
-                       memory->args->w_p + left, nP,
-                       whole + 0 * nP, slots * nP, 0);
+                       memory->args->w_p + first, nP,
+                       out + 0 * nP, slots * nP, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -729,11 +738,11 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_2_whole + ((top + row) * slots + slot) * nP + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 0) * nP + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, o_tanh_c_rows + top * (nH), nH, 1,
@@ -1235,15 +1244,15 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_r_in @ [w_p.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_3_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, nP, d_r_in_rows + row_begin * (nP), nP,
-                       memory->args->w_p + left * (nP), nP,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->w_p + first * (nP), nP,
+                       out + 0 * nH, slots * nH, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1254,11 +1263,11 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nP, d_r_in_rows + top * (nP), nP, 1,
@@ -1378,15 +1387,15 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_b_x_w_r_prev_u @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nP ? end * width : nP) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nP ? end * width : nP) - first;
         {
-            real *whole = memory->reverse_4_whole + row_begin * slots * nP + left;
+            real *out = memory->reverse_4_whole + row_begin * slots * nP + first;
             cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_b_x_w_r_prev_u_rows + row_begin * ((4 * nH)), (4 * nH),
-                       memory->args->u + left * (4 * nH), 4 * nH,
-                       whole + 0 * nP, slots * nP, 0);
+                       memory->args->u + first * (4 * nH), 4 * nH,
+                       out + 0 * nP, slots * nP, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1397,11 +1406,11 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_4_whole + ((top + row) * slots + slot) * nP + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_4_whole + ((top + row) * slots + 0) * nP + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH), 1,
@@ -1575,15 +1584,15 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_b_x_w_r_prev_u @ [w.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *whole = memory->deferred_6_whole + row_begin * slots * nI + left;
+            real *out = memory->deferred_6_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_b_x_w_r_prev_u_rows + row_begin * ((4 * nH)), (4 * nH),
-                       memory->args->w + left * (4 * nH), 4 * nH,
-                       whole + 0 * nI, slots * nI, 0);
+                       memory->args->w + first * (4 * nH), 4 * nH,
+                       out + 0 * nI, slots * nI, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1594,11 +1603,11 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->deferred_6_whole + ((top + row) * slots + slot) * nI + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->deferred_6_whole + ((top + row) * slots + 0) * nI + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH), 1,

@@ -461,18 +461,18 @@ static void CELLGEN_NAME(mgu_sequence_forward_forward_1)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [w_f]; h_prev @ [u_f] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_1_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_f + left, nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->w_f + first, nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->u_f + left, nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->u_f + first, nH,
+                       out + 0 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -483,11 +483,11 @@ static void CELLGEN_NAME(mgu_sequence_forward_forward_1)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
@@ -592,18 +592,18 @@ static void CELLGEN_NAME(mgu_sequence_forward_forward_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [w_n]; h_prev_f @ [u_n] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_2_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_2_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_n + left, nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->w_n + first, nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_f_rows + row_begin * (nH), nH,
-                       memory->args->u_n + left, nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->u_n + first, nH,
+                       out + 0 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -614,11 +614,11 @@ static void CELLGEN_NAME(mgu_sequence_forward_forward_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
@@ -1090,15 +1090,15 @@ static void CELLGEN_NAME(mgu_sequence_backward_reverse_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_n_pre @ [u_n.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_2_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_n_pre_rows + row_begin * (nH), nH,
-                       memory->args->u_n + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->u_n + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1109,11 +1109,11 @@ static void CELLGEN_NAME(mgu_sequence_backward_reverse_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_n_pre_rows + top * (nH), nH, 1,
@@ -1204,15 +1204,15 @@ static void CELLGEN_NAME(mgu_sequence_backward_reverse_3)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_f_pre @ [u_f.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_3_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_pre_rows + row_begin * (nH), nH,
-                       memory->args->u_f + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->u_f + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1223,11 +1223,11 @@ static void CELLGEN_NAME(mgu_sequence_backward_reverse_3)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_f_pre_rows + top * (nH), nH, 1,
@@ -1419,18 +1419,18 @@ static void CELLGEN_NAME(mgu_sequence_backward_deferred_6)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_n_pre @ [w_n.T]; d_f_pre @ [w_f.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *whole = memory->deferred_6_whole + row_begin * slots * nI + left;
+            real *out = memory->deferred_6_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_n_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_n + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 0);
+                       memory->args->w_n + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_f_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_f + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 1);
+                       memory->args->w_f + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1441,11 +1441,11 @@ static void CELLGEN_NAME(mgu_sequence_backward_deferred_6)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->deferred_6_whole + ((top + row) * slots + slot) * nI + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->deferred_6_whole + ((top + row) * slots + 0) * nI + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_n_pre_rows + top * (nH), nH, 1,

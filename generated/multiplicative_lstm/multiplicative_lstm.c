@@ -519,18 +519,18 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* x @ [w_m]; h_prev @ [u_m] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_1_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_m + left, nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->w_m + first, nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->u_m + left, nH,
-                       whole + 1 * nH, slots * nH, 0);
+                       memory->args->u_m + first, nH,
+                       out + 1 * nH, slots * nH, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -541,11 +541,14 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 for (int64_t row = 0; row < rows; ++row)
                     for (int64_t unit = 0; unit < width; ++unit)
@@ -676,36 +679,36 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]]; m @ [u[:H, :H], u[:H, H:2*H], u[:H, 2*H:3*H], u[:H, 3*H:4*H]] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_2_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_2_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + left, 4 * nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->w + first, 4 * nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + nH + left, 4 * nH,
-                       whole + 1 * nH, slots * nH, 0);
+                       memory->args->w + nH + first, 4 * nH,
+                       out + 1 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + 2 * nH + left, 4 * nH,
-                       whole + 2 * nH, slots * nH, 0);
+                       memory->args->w + 2 * nH + first, 4 * nH,
+                       out + 2 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w + 3 * nH + left, 4 * nH,
-                       whole + 3 * nH, slots * nH, 0);
+                       memory->args->w + 3 * nH + first, 4 * nH,
+                       out + 3 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nH, m_rows + row_begin * (nH), nH,
-                       memory->args->u + left, 4 * nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->u + first, 4 * nH,
+                       out + 0 * nH, slots * nH, 1);
             cg_gemm_nn(row_end - row_begin, units, nH, m_rows + row_begin * (nH), nH,
-                       memory->args->u + nH + left, 4 * nH,
-                       whole + 1 * nH, slots * nH, 1);
+                       memory->args->u + nH + first, 4 * nH,
+                       out + 1 * nH, slots * nH, 1);
             cg_gemm_nn(row_end - row_begin, units, nH, m_rows + row_begin * (nH), nH,
-                       memory->args->u + 2 * nH + left, 4 * nH,
-                       whole + 2 * nH, slots * nH, 1);
+                       memory->args->u + 2 * nH + first, 4 * nH,
+                       out + 2 * nH, slots * nH, 1);
             cg_gemm_nn(row_end - row_begin, units, nH, m_rows + row_begin * (nH), nH,
-                       memory->args->u + 3 * nH + left, 4 * nH,
-                       whole + 3 * nH, slots * nH, 1);
+                       memory->args->u + 3 * nH + first, 4 * nH,
+                       out + 3 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -716,11 +719,20 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 1) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 2) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 2) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 3) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 3) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
@@ -1348,15 +1360,15 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_b_x_w_m_u @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_2_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_b_x_w_m_u_rows + row_begin * ((4 * nH)), (4 * nH),
-                       memory->args->u + left * (4 * nH), 4 * nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->u + first * (4 * nH), 4 * nH,
+                       out + 0 * nH, slots * nH, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1367,11 +1379,11 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH), 1,
@@ -1448,15 +1460,15 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_h_prev_u_m @ [u_m.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_3_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_h_prev_u_m_rows + row_begin * (nH), nH,
-                       memory->args->u_m + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->u_m + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1467,11 +1479,11 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_h_prev_u_m_rows + top * (nH), nH, 1,
@@ -1666,18 +1678,18 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_b_x_w_m_u @ [w.T]; d_x_w_m @ [w_m.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *whole = memory->deferred_7_whole + row_begin * slots * nI + left;
+            real *out = memory->deferred_7_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_b_x_w_m_u_rows + row_begin * ((4 * nH)), (4 * nH),
-                       memory->args->w + left * (4 * nH), 4 * nH,
-                       whole + 0 * nI, slots * nI, 0);
+                       memory->args->w + first * (4 * nH), 4 * nH,
+                       out + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_x_w_m_rows + row_begin * (nH), nH,
-                       memory->args->w_m + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 1);
+                       memory->args->w_m + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1688,11 +1700,11 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->deferred_7_whole + ((top + row) * slots + slot) * nI + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->deferred_7_whole + ((top + row) * slots + 0) * nI + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH), 1,

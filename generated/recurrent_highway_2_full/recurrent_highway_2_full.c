@@ -735,30 +735,30 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
     /* x @ [w_h, w_t, w_c]; h_prev @ [r_h_1, r_t_1, r_c_1] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_1_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_h + left, nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->w_h + first, nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_t + left, nH,
-                       whole + 1 * nH, slots * nH, 0);
+                       memory->args->w_t + first, nH,
+                       out + 1 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_c + left, nH,
-                       whole + 2 * nH, slots * nH, 0);
+                       memory->args->w_c + first, nH,
+                       out + 2 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->r_h_1 + left, nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->r_h_1 + first, nH,
+                       out + 0 * nH, slots * nH, 1);
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->r_t_1 + left, nH,
-                       whole + 1 * nH, slots * nH, 1);
+                       memory->args->r_t_1 + first, nH,
+                       out + 1 * nH, slots * nH, 1);
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->r_c_1 + left, nH,
-                       whole + 2 * nH, slots * nH, 1);
+                       memory->args->r_c_1 + first, nH,
+                       out + 2 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -769,11 +769,17 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 2) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 2) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
@@ -906,21 +912,21 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
     /* s_1 @ [r_h_2, r_t_2, r_c_2] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_2_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_2_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nH, s_1_rows + row_begin * (nH), nH,
-                       memory->args->r_h_2 + left, nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->r_h_2 + first, nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nH, s_1_rows + row_begin * (nH), nH,
-                       memory->args->r_t_2 + left, nH,
-                       whole + 1 * nH, slots * nH, 0);
+                       memory->args->r_t_2 + first, nH,
+                       out + 1 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nH, s_1_rows + row_begin * (nH), nH,
-                       memory->args->r_c_2 + left, nH,
-                       whole + 2 * nH, slots * nH, 0);
+                       memory->args->r_c_2 + first, nH,
+                       out + 2 * nH, slots * nH, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -931,11 +937,17 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 1) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 2) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 2) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, s_1_rows + top * (nH), nH, 1,
@@ -1489,21 +1501,21 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_c_2_pre @ [r_c_2.T]; d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_2_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_c_2_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_c_2 + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->r_c_2 + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_t_2_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_t_2 + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->r_t_2 + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_q_2_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_h_2 + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->r_h_2 + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1514,11 +1526,11 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_c_2_pre_rows + top * (nH), nH, 1,
@@ -1627,21 +1639,21 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_c_1_pre @ [r_c_1.T]; d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_3_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_c_1_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_c_1 + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->r_c_1 + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_t_1_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_t_1 + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->r_t_1 + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_q_1_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_h_1 + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->r_h_1 + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1652,11 +1664,11 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_c_1_pre_rows + top * (nH), nH, 1,
@@ -1985,21 +1997,21 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_11)
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_c_1_pre @ [w_c.T]; d_t_1_pre @ [w_t.T]; d_q_1_pre @ [w_h.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *whole = memory->deferred_11_whole + row_begin * slots * nI + left;
+            real *out = memory->deferred_11_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_c_1_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_c + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 0);
+                       memory->args->w_c + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_t_1_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_t + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 1);
+                       memory->args->w_t + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nH, d_q_1_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_h + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 1);
+                       memory->args->w_h + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -2010,11 +2022,11 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_11)
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->deferred_11_whole + ((top + row) * slots + slot) * nI + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->deferred_11_whole + ((top + row) * slots + 0) * nI + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_c_1_pre_rows + top * (nH), nH, 1,

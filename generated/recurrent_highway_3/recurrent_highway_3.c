@@ -798,24 +798,24 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
     /* x @ [w_h, w_t]; h_prev @ [r_h_1, r_t_1] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_1_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_1_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_h + left, nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->w_h + first, nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_t + left, nH,
-                       whole + 1 * nH, slots * nH, 0);
+                       memory->args->w_t + first, nH,
+                       out + 1 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->r_h_1 + left, nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->r_h_1 + first, nH,
+                       out + 0 * nH, slots * nH, 1);
             cg_gemm_nn(row_end - row_begin, units, nH, h_prev_rows + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->r_t_1 + left, nH,
-                       whole + 1 * nH, slots * nH, 1);
+                       memory->args->r_t_1 + first, nH,
+                       out + 1 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -826,11 +826,14 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_1_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
@@ -945,18 +948,18 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
     /* s_1 @ [r_h_2, r_t_2] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_2_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_2_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nH, s_1_rows + row_begin * (nH), nH,
-                       memory->args->r_h_2 + left, nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->r_h_2 + first, nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nH, s_1_rows + row_begin * (nH), nH,
-                       memory->args->r_t_2 + left, nH,
-                       whole + 1 * nH, slots * nH, 0);
+                       memory->args->r_t_2 + first, nH,
+                       out + 1 * nH, slots * nH, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -967,11 +970,14 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_2_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->forward_2_whole + ((top + row) * slots + 1) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, s_1_rows + top * (nH), nH, 1,
@@ -1059,18 +1065,18 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
     /* s_2 @ [r_h_3, r_t_3] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->forward_3_whole + row_begin * slots * nH + left;
+            real *out = memory->forward_3_whole + row_begin * slots * nH + first;
             cg_gemm_nn(row_end - row_begin, units, nH, s_2_rows + row_begin * (nH), nH,
-                       memory->args->r_h_3 + left, nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->r_h_3 + first, nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nn(row_end - row_begin, units, nH, s_2_rows + row_begin * (nH), nH,
-                       memory->args->r_t_3 + left, nH,
-                       whole + 1 * nH, slots * nH, 0);
+                       memory->args->r_t_3 + first, nH,
+                       out + 1 * nH, slots * nH, 0);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1081,11 +1087,14 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_3_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_3_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->forward_3_whole + ((top + row) * slots + 1) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, s_2_rows + top * (nH), nH, 1,
@@ -1618,18 +1627,18 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_t_3_pre @ [r_t_3.T]; d_q_3_pre @ [r_h_3.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_2_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_2_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_t_3_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_t_3 + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->r_t_3 + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_q_3_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_h_3 + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->r_h_3 + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1640,11 +1649,11 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_2_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_t_3_pre_rows + top * (nH), nH, 1,
@@ -1744,18 +1753,18 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_3_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_3_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_t_2_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_t_2 + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->r_t_2 + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_q_2_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_h_2 + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->r_h_2 + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1766,11 +1775,11 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_3_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_t_2_pre_rows + top * (nH), nH, 1,
@@ -1867,18 +1876,18 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nH ? end * width : nH) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nH ? end * width : nH) - first;
         {
-            real *whole = memory->reverse_4_whole + row_begin * slots * nH + left;
+            real *out = memory->reverse_4_whole + row_begin * slots * nH + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_t_1_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_t_1 + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 0);
+                       memory->args->r_t_1 + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_q_1_pre_rows + row_begin * (nH), nH,
-                       memory->args->r_h_1 + left * (nH), nH,
-                       whole + 0 * nH, slots * nH, 1);
+                       memory->args->r_h_1 + first * (nH), nH,
+                       out + 0 * nH, slots * nH, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1889,11 +1898,11 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_4_whole + ((top + row) * slots + slot) * nH + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_4_whole + ((top + row) * slots + 0) * nH + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_t_1_pre_rows + top * (nH), nH, 1,
@@ -2204,18 +2213,18 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_t_1_pre @ [w_t.T]; d_q_1_pre @ [w_h.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *whole = memory->deferred_10_whole + row_begin * slots * nI + left;
+            real *out = memory->deferred_10_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_t_1_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_t + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 0);
+                       memory->args->w_t + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nH, d_q_1_pre_rows + row_begin * (nH), nH,
-                       memory->args->w_h + left * (nH), nH,
-                       whole + 0 * nI, slots * nI, 1);
+                       memory->args->w_h + first * (nH), nH,
+                       out + 0 * nI, slots * nI, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -2226,11 +2235,11 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->deferred_10_whole + ((top + row) * slots + slot) * nI + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_t_1_pre_rows + top * (nH), nH, 1,

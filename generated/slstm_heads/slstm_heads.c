@@ -603,35 +603,35 @@ static void CELLGEN_NAME(slstm_heads_sequence_forward_forward_1)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
     /* x @ [w_z, w_i, w_f, w_o]; h_prev @ [r_z, r_i, r_f, r_o] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = 0, units = nD;
+        const int64_t first = 0, units = nD;
         for (int64_t head = 0; head < nK; ++head) {
-            real *whole = memory->forward_1_whole + row_begin * slots * (nD * nK) + head * units;
+            real *out = memory->forward_1_whole + row_begin * slots * (nD * nK) + head * units;
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_z + head * nD + left, nD * nK,
-                       whole + 0 * (nD * nK), slots * (nD * nK), 0);
+                       memory->args->w_z + head * nD + first, nD * nK,
+                       out + 0 * (nD * nK), slots * (nD * nK), 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_i + head * nD + left, nD * nK,
-                       whole + 1 * (nD * nK), slots * (nD * nK), 0);
+                       memory->args->w_i + head * nD + first, nD * nK,
+                       out + 1 * (nD * nK), slots * (nD * nK), 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_f + head * nD + left, nD * nK,
-                       whole + 2 * (nD * nK), slots * (nD * nK), 0);
+                       memory->args->w_f + head * nD + first, nD * nK,
+                       out + 2 * (nD * nK), slots * (nD * nK), 0);
             cg_gemm_nn(row_end - row_begin, units, nI, x_rows + row_begin * (x_stride), x_stride,
-                       memory->args->w_o + head * nD + left, nD * nK,
-                       whole + 3 * (nD * nK), slots * (nD * nK), 0);
+                       memory->args->w_o + head * nD + first, nD * nK,
+                       out + 3 * (nD * nK), slots * (nD * nK), 0);
             cg_gemm_nn(row_end - row_begin, units, nD, h_prev_rows + head * nD + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->r_z + head * nD * nD + left, nD,
-                       whole + 0 * (nD * nK), slots * (nD * nK), 1);
+                       memory->args->r_z + head * nD * nD + first, nD,
+                       out + 0 * (nD * nK), slots * (nD * nK), 1);
             cg_gemm_nn(row_end - row_begin, units, nD, h_prev_rows + head * nD + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->r_i + head * nD * nD + left, nD,
-                       whole + 1 * (nD * nK), slots * (nD * nK), 1);
+                       memory->args->r_i + head * nD * nD + first, nD,
+                       out + 1 * (nD * nK), slots * (nD * nK), 1);
             cg_gemm_nn(row_end - row_begin, units, nD, h_prev_rows + head * nD + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->r_f + head * nD * nD + left, nD,
-                       whole + 2 * (nD * nK), slots * (nD * nK), 1);
+                       memory->args->r_f + head * nD * nD + first, nD,
+                       out + 2 * (nD * nK), slots * (nD * nK), 1);
             cg_gemm_nn(row_end - row_begin, units, nD, h_prev_rows + head * nD + row_begin * (h_prev_stride), h_prev_stride,
-                       memory->args->r_o + head * nD * nD + left, nD,
-                       whole + 3 * (nD * nK), slots * (nD * nK), 1);
+                       memory->args->r_o + head * nD * nD + first, nD,
+                       out + 3 * (nD * nK), slots * (nD * nK), 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -643,11 +643,20 @@ static void CELLGEN_NAME(slstm_heads_sequence_forward_forward_1)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->forward_1_whole + ((top + row) * slots + slot) * (nD * nK) + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 0) * (nD * nK) + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 1) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 1) * (nD * nK) + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 2) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 2) * (nD * nK) + first,
+                           (size_t)units * sizeof(real));
+                    memcpy(tile + (row * slots + 3) * width,
+                           memory->forward_1_whole + ((top + row) * slots + 3) * (nD * nK) + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
@@ -1448,23 +1457,23 @@ static void CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_o_pre @ [r_o.T]; d_f_bar @ [r_f.T]; d_i_bar @ [r_i.T]; d_z_pre @ [r_z.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = 0, units = nD;
+        const int64_t first = 0, units = nD;
         for (int64_t head = 0; head < nK; ++head) {
-            real *whole = memory->reverse_2_whole + row_begin * slots * (nD * nK) + head * units;
+            real *out = memory->reverse_2_whole + row_begin * slots * (nD * nK) + head * units;
             cg_gemm_nt(row_end - row_begin, units, nD, d_o_pre_rows + head * nD + row_begin * ((nD * nK)), (nD * nK),
-                       memory->args->r_o + head * nD * nD + left * (nD), nD,
-                       whole + 0 * (nD * nK), slots * (nD * nK), 0);
+                       memory->args->r_o + head * nD * nD + first * (nD), nD,
+                       out + 0 * (nD * nK), slots * (nD * nK), 0);
             cg_gemm_nt(row_end - row_begin, units, nD, d_f_bar_rows + head * nD + row_begin * ((nD * nK)), (nD * nK),
-                       memory->args->r_f + head * nD * nD + left * (nD), nD,
-                       whole + 0 * (nD * nK), slots * (nD * nK), 1);
+                       memory->args->r_f + head * nD * nD + first * (nD), nD,
+                       out + 0 * (nD * nK), slots * (nD * nK), 1);
             cg_gemm_nt(row_end - row_begin, units, nD, d_i_bar_rows + head * nD + row_begin * ((nD * nK)), (nD * nK),
-                       memory->args->r_i + head * nD * nD + left * (nD), nD,
-                       whole + 0 * (nD * nK), slots * (nD * nK), 1);
+                       memory->args->r_i + head * nD * nD + first * (nD), nD,
+                       out + 0 * (nD * nK), slots * (nD * nK), 1);
             cg_gemm_nt(row_end - row_begin, units, nD, d_z_pre_rows + head * nD + row_begin * ((nD * nK)), (nD * nK),
-                       memory->args->r_z + head * nD * nD + left * (nD), nD,
-                       whole + 0 * (nD * nK), slots * (nD * nK), 1);
+                       memory->args->r_z + head * nD * nD + first * (nD), nD,
+                       out + 0 * (nD * nK), slots * (nD * nK), 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1476,11 +1485,11 @@ static void CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->reverse_2_whole + ((top + row) * slots + slot) * (nD * nK) + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->reverse_2_whole + ((top + row) * slots + 0) * (nD * nK) + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nD, d_o_pre_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
@@ -1765,24 +1774,24 @@ static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_10)(
     const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
     /* d_o_pre @ [w_o.T]; d_f_bar @ [w_f.T]; d_i_bar @ [w_i.T]; d_z_pre @ [w_z.T] */
     if (memory->unpacked) { /* the weights as they lie */
-        const int64_t left = begin * width;
-        const int64_t units = (end * width < nI ? end * width : nI) - left;
+        const int64_t first = begin * width;
+        const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *whole = memory->deferred_10_whole + row_begin * slots * nI + left;
+            real *out = memory->deferred_10_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nD * nK, d_o_pre_rows + row_begin * ((nD * nK)), (nD * nK),
-                       memory->args->w_o + left * (nD * nK), nD * nK,
-                       whole + 0 * nI, slots * nI, 0);
+                       memory->args->w_o + first * (nD * nK), nD * nK,
+                       out + 0 * nI, slots * nI, 0);
             cg_gemm_nt(row_end - row_begin, units, nD * nK, d_f_bar_rows + row_begin * ((nD * nK)), (nD * nK),
-                       memory->args->w_f + left * (nD * nK), nD * nK,
-                       whole + 0 * nI, slots * nI, 1);
+                       memory->args->w_f + first * (nD * nK), nD * nK,
+                       out + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nD * nK, d_i_bar_rows + row_begin * ((nD * nK)), (nD * nK),
-                       memory->args->w_i + left * (nD * nK), nD * nK,
-                       whole + 0 * nI, slots * nI, 1);
+                       memory->args->w_i + first * (nD * nK), nD * nK,
+                       out + 0 * nI, slots * nI, 1);
             cg_gemm_nt(row_end - row_begin, units, nD * nK, d_z_pre_rows + row_begin * ((nD * nK)), (nD * nK),
-                       memory->args->w_z + left * (nD * nK), nD * nK,
-                       whole + 0 * nI, slots * nI, 1);
+                       memory->args->w_z + first * (nD * nK), nD * nK,
+                       out + 0 * nI, slots * nI, 1);
         }
-        (void)left;
+        (void)first;
     }
     for (int64_t turn = begin; turn < end; ++turn) {
         const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
@@ -1793,11 +1802,11 @@ static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_10)(
             const int64_t rows = row_end - top < high ? row_end - top : high;
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t slot = 0; slot < slots; ++slot)
-                        memcpy(tile + (row * slots + slot) * width,
-                               memory->deferred_10_whole + ((top + row) * slots + slot) * nI + first,
-                               (size_t)units * sizeof(real));
+                for (int64_t row = 0; row < rows; ++row) {
+                    memcpy(tile + (row * slots + 0) * width,
+                           memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
+                           (size_t)units * sizeof(real));
+                }
             } else {
                 const cg_term terms1[] = {
                     {nD * nK, d_o_pre_rows + top * ((nD * nK)), (nD * nK), 1,
