@@ -167,7 +167,7 @@ def test_a_weight_of_joined_columns_is_read_in_place_row_by_row() -> None:
             s0 = 0.5 * s0_prev + tanh(matmul(i1, w))
     """
     body = generate(declared(textwrap.dedent(source), noted=False)).body
-    assert "w + left * (nH + nK), nH + nK," in body  # left * nH + nK is another address
+    assert "w + first * (nH + nK), nH + nK," in body  # first * nH + nK is another address
 
 
 @pytest.mark.parametrize("source", FOUND.values(), ids=FOUND)
