@@ -930,10 +930,9 @@ class _PartWriter(LoopWriter):
                         inner=inner,
                         operand=self._operand(term),
                         stride=self.stride(term.operand),
-                        weights=self._weights(weight.view) + _head_offset(group, weight),
-                        weights_stride=c_axis(
-                            weight.head[1] if weight.head else weight.view.row_stride
-                        ),
+                        weights=self._weights(weight.view)
+                        + (f" + head * {_head_step(group, weight)}" if group.heads else ""),
+                        weights_stride=c_axis(_weights_stride(weight)),
                         transposed=int(weight.transposed),
                         slot=weight.slot,
                         accumulate=int(weight.slot in begun),
@@ -965,7 +964,7 @@ class _PartWriter(LoopWriter):
                 PackContext(
                     inner=inner,
                     weights=self._weights(weight.view),
-                    stride=c_axis(weight.view.row_stride),
+                    stride=c_axis(_weights_stride(weight)),
                     transposed=int(weight.transposed),
                     units=units,
                     slots=len(weights),
@@ -998,16 +997,8 @@ class _PartWriter(LoopWriter):
         """Say where the weights of each head are; ``whole`` where a group has none."""
         if group.heads is None:
             return whole
-        heads = c_axis(group.heads)
-        if not weight.head:  # columns of all heads side by side
-            return replace(whole, heads=heads, head_weights=c_factor(_units_of_head(group)))
-        size = " * ".join(c_factor(axis) for axis in weight.head)
-        return replace(
-            whole,
-            stride=c_axis(weight.head[1]),
-            heads=heads,
-            head_weights=size,
-        )
+        step = _head_step(group, weight)
+        return replace(whole, heads=c_axis(group.heads), head_weights=step)
 
     def _can_hoist(self, group: Group) -> bool:
         """Whether the first operand is an input, so that no state has to be waited for."""
@@ -1074,14 +1065,18 @@ def _tile_row(slot: int) -> str:
     return f"tile + (row - top) * slots * width + {slot} * width"
 
 
-def _head_offset(group: Group, weight: Weight) -> str:
-    """Where the weights of a head begin: whole matrices, or columns of all heads side by side."""
-    if group.heads is None:
-        return ""
-    if not weight.head:
-        step = f" * {c_axis(weight.view.row_stride)}" if weight.transposed else ""
-        return f" + head * {c_factor(_units_of_head(group))}{step}"
-    return f" + head * {' * '.join(c_factor(axis) for axis in weight.head)}"
+def _weights_stride(weight: Weight) -> Expr:
+    """Elements from one row of a weight, or of a head's weights, to the next."""
+    return weight.head[1] if weight.head else weight.view.row_stride
+
+
+def _head_step(group: Group, weight: Weight) -> str:
+    """Elements from the weights of one head to the next: whole matrices, or columns (transposed:
+    rows) of all heads side by side."""
+    factors = weight.head or (_units_of_head(group),)
+    if weight.transposed and not weight.head:
+        factors = (*factors, weight.view.row_stride)
+    return " * ".join(c_factor(axis) for axis in factors)
 
 
 def _units_of_head(group: Group) -> Expr:
