@@ -87,14 +87,12 @@ class RunContext:
 
 @dataclass(frozen=True)
 class TileContext:
-    """One call of a tile kernel: runs that fill the same slots, as one chain; ``hoisted`` is where
-    the first of them may stand already."""
+    """One call of a tile kernel: runs that fill the same slots, as one chain."""
 
     runs: list[RunContext]
     slots: int
     first_slot: int
     accumulate: int
-    hoisted: str
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,6 @@ class StageContext:
     slots: int
     widest: int
     zeroed: list[int]
-    runs: list[RunContext]
     loops: list[LoopLines]
     call: str
     split: str
@@ -783,7 +780,6 @@ class _PartWriter(LoopWriter):
             slots=0,
             widest=0,
             zeroed=[],
-            runs=[],
             loops=[self.loop(loop)],
             call="",
             split=split,
@@ -819,7 +815,6 @@ class _PartWriter(LoopWriter):
             slots=0,
             widest=0,
             zeroed=[],
-            runs=[],
             loops=[],
             call=call,
             split="units",
@@ -844,7 +839,6 @@ class _PartWriter(LoopWriter):
             slots=0,
             widest=0,
             zeroed=[],
-            runs=[],
             loops=[],
             call=call,
             split="rows",
@@ -906,7 +900,6 @@ class _PartWriter(LoopWriter):
             slots=len(group.slots),
             widest=max(r.slots for r in runs),
             zeroed=zeroed,
-            runs=runs,
             loops=loops,
             call="",
             split="rows",
@@ -1051,8 +1044,7 @@ def _tiles(runs: Sequence[RunContext]) -> list[TileContext]:
     """Neighbouring runs that fill the same slots, in one call each."""
     found: list[TileContext] = []
     for (first_slot, slots), same in groupby(runs, key=lambda run: (run.first_slot, run.slots)):
-        alike = list(same)
-        found.append(TileContext(alike, slots, first_slot, int(bool(found)), alike[0].hoisted))
+        found.append(TileContext(list(same), slots, first_slot, int(bool(found))))
     return found
 
 
