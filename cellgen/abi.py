@@ -11,12 +11,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 """Bumped whenever the meaning of a struct, a function or an error code changes; part of the cache
 key."""
 
 PRECISIONS = (("f32", "float"), ("f64", "double"))
 """Symbol suffix and C type of each instantiation; NumPy dtypes are float32 and float64."""
+
+STOPPED = 6
+"""What a function over time returns that ended early because its caller asked it to."""
 
 ERROR_CODES = {
     0: "no error",
@@ -25,6 +28,7 @@ ERROR_CODES = {
     3: "the workspace is missing or too small",
     4: "a row has fewer than 0 or more than T steps",
     5: "a plan that the function cannot follow with this number of threads",
+    STOPPED: "the caller asked it to stop; results are incomplete",
 }
 """Return values of kernel functions, as ``generated/include/cellgen.h`` defines them."""
 
@@ -205,6 +209,7 @@ OPTIONS = (
     "packed",
     "plan",
     "flush",
+    "stop",
 )
 """Members of ``cellgen_options`` there, in order."""
 
@@ -220,7 +225,7 @@ OVER_TIME_CDEF = "\n".join(
         "typedef struct { const int64_t *lengths; const unsigned char *mask; "
         "const unsigned char *reset; const int64_t *strides; int64_t reverse; int64_t hold; "
         "int64_t last; int64_t window; int64_t consume; const void *packed; "
-        "const cellgen_plan *plan; int64_t flush; } cellgen_options;",
+        "const cellgen_plan *plan; int64_t flush; const int *stop; } cellgen_options;",
     )
 )
 """What every kernel with functions over time declares first."""

@@ -6,10 +6,12 @@ so that batch-first arrays and slices of larger ones are read and written in pla
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +40,7 @@ from .call import (
     take_workspace,
 )
 from .errors import ArgumentError, CellgenError
+from .interrupt import LONG, heeding_signals
 from .memory import empty, is_small
 from .plans import Constants, SequencePlan, choose
 from .results import Array, Results, result_class
@@ -107,12 +110,14 @@ class TimePlan(Plan):
     ``strides``: elements from step to step and from row to row of every array over time, or None
     where none has gaps; ``apart``: those whose address must be taken without a buffer. A plan is
     ``plain`` where nothing has gaps and all results are new: then ``made`` says how to make each.
+    A ``long`` call can be ended by a signal; it is never plain.
     """
 
     strides: tuple[int, ...] | None
     apart: frozenset[str]
     size: Callable[..., int]
     plain: bool
+    long: bool
     made: tuple[tuple[str, tuple[int, ...], Callable[..., Array]], ...]
 
 
@@ -190,8 +195,9 @@ class TimeFunction(KernelFunction):
         settings: Pointer = library.ffi.NULL
         keep: tuple[object, ...] = ()
         size = plan.workspace or 0
-        if options is not NONE or strides is not None:
-            settings, keep = self._settings(library.ffi, plan, options, strides)
+        stop: Any = library.ffi.new("int *") if plan.long else library.ffi.NULL
+        if options is not NONE or strides is not None or plan.long:
+            settings, keep = self._settings(library.ffi, plan, options, strides, stop)
             size = plan.size(*plan.dims, settings)
         memory = take_workspace(self.__qualname__, size, plan.dims)
         team = threads_team(library, self._kernel.interface, thread_count(threads))
@@ -201,7 +207,10 @@ class TimeFunction(KernelFunction):
             self._refuse_shared(arguments, results)
         elif plan.given:
             refuse_overlap(self.__qualname__, plan, struct)
-        code = plan.call(*plan.dims, struct)
+        if plan.long:
+            code = heeding_signals(lambda: plan.call(*plan.dims, struct), stop)
+        else:
+            code = plan.call(*plan.dims, struct)
         del keep
         if code:
             raise defect(self.__qualname__, plan, code)
@@ -252,8 +261,11 @@ class TimeFunction(KernelFunction):
             (name, shape, np.empty if is_small(shape, plan.dtype) else empty)
             for name, shape in plan.fresh
         )
-        plain = strides is None and not apart and not plan.given
-        timed = TimePlan(**fields, strides=strides, apart=apart, size=size, plain=plain, made=made)
+        long = _work(self.function, checked.dims) >= LONG
+        plain = strides is None and not apart and not plan.given and not long
+        timed = TimePlan(
+            **fields, strides=strides, apart=apart, size=size, plain=plain, long=long, made=made
+        )
         if len(self._plans) >= KEPT_PLANS:
             self._plans.clear()
         key = (*arguments, *map(self.look, arguments.values()), *map(self.look, results.values()))
@@ -362,7 +374,12 @@ class TimeFunction(KernelFunction):
     # --- options ---
 
     def _settings(
-        self, ffi: Pointer, plan: TimePlan, options: Options, strides: tuple[int, ...] | None
+        self,
+        ffi: Pointer,
+        plan: TimePlan,
+        options: Options,
+        strides: tuple[int, ...] | None,
+        stop: Pointer,
     ) -> tuple[Pointer, tuple[object, ...]]:
         """Make the C options, and tell what must stay alive during the call."""
         dims = dict(zip(self.function.dims, plan.dims, strict=True))
@@ -403,6 +420,7 @@ class TimeFunction(KernelFunction):
                 ffi.NULL if options.packed is None else options.packed.memory.pointer,  # type: ignore[attr-defined]
                 how,
                 bool(options.flush_denormals),
+                stop,
             ],
         )
         return settings, (*arrays, options.packed, how)
@@ -710,6 +728,18 @@ class SequenceBackward(TimeFunction):
                     f"into with consume=True; pass consume=False"
                 )
             arguments[name] = array
+
+
+def _work(function: Function, dims: Mapping[str, int]) -> int:
+    """Estimate the multiply-adds of a call: one for every weight, row and step; 64 stand for the
+    functions of every number over time."""
+
+    def count(items: Iterable[Argument]) -> int:
+        return sum(math.prod(lengths(item, dict(dims))) for item in items)
+
+    weights = count(i for i in function.arguments if not {"T", "B"} & set(i.shape))
+    over_time = count(i for i in (*function.arguments, *function.results) if i.over_time)
+    return dims["T"] * dims["B"] * weights + 64 * over_time
 
 
 # --- strides ----------------------------------------------------------------------------------

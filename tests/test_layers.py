@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parent.parent / "cellgen"
 LAYERS = (
     # the path that loads a built kernel: needs NumPy and cffi only
     {"errors"},
-    {"abi", "paths", "cache", "layout", "memory"},
+    {"abi", "paths", "cache", "interrupt", "layout", "memory"},
     {"build", "cuda_abi", "cuda_graphs", "masks"},
     {"nvcc", "threads", "results"},
     {"arguments", "plans", "truncation"},
@@ -72,6 +72,7 @@ WITHOUT_SYMPY = (
     "call_over_time",
     "errors",
     "goldens",
+    "interrupt",
     "kernel",
     "masks",
     "memory",

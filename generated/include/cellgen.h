@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* Raised by one whenever an argument struct, a code below or a symbol's meaning changes. */
-#define CELLGEN_ABI_VERSION 4
+#define CELLGEN_ABI_VERSION 5
 
 #if defined(__cplusplus)
 #define CELLGEN_BEGIN_DECLS extern "C" {
@@ -40,7 +40,8 @@ enum cellgen_error {
     CELLGEN_NEGATIVE_DIMENSION = 2, /* 0 is allowed: an empty batch or sequence */
     CELLGEN_WORKSPACE_TOO_SMALL = 3, /* fewer bytes than <cell>_<function>_workspace_size tells */
     CELLGEN_LENGTH_OUT_OF_RANGE = 4, /* a row has fewer than 0 or more than T steps */
-    CELLGEN_PLAN_UNFIT = 5           /* a plan that this function cannot follow with these threads */
+    CELLGEN_PLAN_UNFIT = 5,          /* a plan that this function cannot follow with these threads */
+    CELLGEN_STOPPED = 6              /* the caller asked it to stop: results are incomplete */
 };
 
 /* What plans are chosen by: figures of a machine. NULL in place of it, or a negative member: what
@@ -86,6 +87,7 @@ typedef struct {
     const void *packed; /* what ..._pack has made of the weights; NULL: every call packs them */
     const cellgen_plan *plan; /* how to run; NULL: as <cell>_<function>_plan says */
     int64_t flush; /* 1: denormal numbers count as zeros during the call; they may take ten times as long */
+    const int *stop; /* not 0 there, at any time: the call ends early with CELLGEN_STOPPED; NULL: it cannot */
 } cellgen_options;
 
 #endif /* CELLGEN_H */

@@ -88,6 +88,23 @@ CELLGEN_INLINE void cellgen_restore_denormals(int flush, unsigned modes)
     }
 }
 
+/* Steps of a time loop between two questions whether the caller wants the call to stop. */
+#define CELLGEN_STOP_STEPS 16
+
+/* Whether a call is to stop. All threads get the same answer: what one of them has seen before the
+ * meeting counts. Answers alternate in place, since a thread may ask again before another has read. */
+typedef struct {
+    const int *asked; /* the caller's, NULL: nobody can ask */
+    int found[2];
+} cg_stop;
+CELLGEN_INLINE int cg_stops(cg_stop *stop, cellgen_team *team, int thread, int64_t turn)
+{
+    if (!stop->asked) return 0;
+    if (__atomic_load_n(stop->asked, __ATOMIC_RELAXED)) __atomic_store_n(&stop->found[turn & 1], 1, __ATOMIC_RELAXED);
+    cellgen_team_barrier(team, thread);
+    return __atomic_load_n(&stop->found[turn & 1], __ATOMIC_RELAXED);
+}
+
 /* Where share `part` of `parts` begins in `count` units. */
 CELLGEN_INLINE int64_t cellgen_share(int64_t count, int64_t part, int64_t parts, int64_t grain)
 {

@@ -205,6 +205,7 @@ typedef struct {
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
     int flush; /* denormal numbers count as zeros */
+    cg_stop *stop;
     cg_series series_x, step_x;
     cg_series series_h;
     real *forward_1_panel_1; /* packed weights */
@@ -398,7 +399,9 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_forward_task)(int thread, int thr
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
     const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
+    int64_t turn = 0; /* how often was asked whether to stop */
     for (int64_t step = 0; step < nT; ++step) {
+        if (step % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
         if (memory->hoist && step % memory->window_steps == 0)
             CELLGEN_NAME(ind_rnn_relu_sequence_forward_forward_1_hoist)(memory, step, share, shares);
         if (memory->guarded) {
@@ -423,6 +426,7 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_forward_task)(int thread, int thr
                     nH);
         (void)step;
     }
+stopped:
     cellgen_restore_denormals(memory->flush, modes);
 }
 
@@ -548,6 +552,8 @@ int CELLGEN_NAME(ind_rnn_relu_sequence_forward)(int64_t nT, int64_t nB, int64_t 
     if (here.packed) CELLGEN_NAME(ind_rnn_relu_sequence_forward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     here.flush = options && options->flush;
+    cg_stop stop = {options ? options->stop : 0, {0, 0}};
+    here.stop = &stop;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 4 : 0, nT, nB,
                                             here.counts, here.fresh, 0);
@@ -566,7 +572,7 @@ int CELLGEN_NAME(ind_rnn_relu_sequence_forward)(int64_t nT, int64_t nB, int64_t 
     here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(ind_rnn_relu_sequence_forward_task), &here);
-    return CELLGEN_OK;
+    return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 /* ---- ind_rnn_relu_sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -587,6 +593,7 @@ typedef struct {
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
     int flush; /* denormal numbers count as zeros */
+    cg_stop *stop;
     cg_series series_x, across_x;
     cg_series series_h;
     cg_series series_d_h;
@@ -869,7 +876,9 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_backward_task)(int thread, int th
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
     const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
+    int64_t turn = 0; /* how often was asked whether to stop */
     for (int64_t step = nT - 1; step >= 0; --step) {
+        if (step % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
         if (memory->guarded) {
             CELLGEN_NAME(ind_rnn_relu_sequence_backward_prepare)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -889,6 +898,7 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_backward_task)(int thread, int th
 
     /* What no state waits for: once over the rows of many steps at a time. */
     for (int64_t step = 0, steps = 0; step < nT; step += steps) {
+        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
         const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
         steps = nT - step < fitting ? nT - step : fitting;
         if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
@@ -909,6 +919,7 @@ static void CELLGEN_NAME(ind_rnn_relu_sequence_backward_task)(int thread, int th
             CELLGEN_NAME(ind_rnn_relu_sequence_backward_deliver)(memory, step, begin, end);
         }
     }
+stopped:
     cellgen_restore_denormals(memory->flush, modes);
 }
 
@@ -1038,6 +1049,8 @@ int CELLGEN_NAME(ind_rnn_relu_sequence_backward)(int64_t nT, int64_t nB, int64_t
     if (here.packed) CELLGEN_NAME(ind_rnn_relu_sequence_backward_place_packed)(&here, nT, nB, nI, nH, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     here.flush = options && options->flush;
+    cg_stop stop = {options ? options->stop : 0, {0, 0}};
+    here.stop = &stop;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 8 : 0, nT, nB,
                                             here.counts, here.fresh, here.before);
@@ -1060,7 +1073,7 @@ int CELLGEN_NAME(ind_rnn_relu_sequence_backward)(int64_t nT, int64_t nB, int64_t
     here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < nH; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(ind_rnn_relu_sequence_backward_task), &here);
-    return CELLGEN_OK;
+    return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

@@ -523,6 +523,7 @@ typedef struct {
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
     int flush; /* denormal numbers count as zeros */
+    cg_stop *stop;
     cg_series series_x, step_x;
     cg_series series_h;
     cg_series series_c;
@@ -943,7 +944,9 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_forward_task)(int thread, int 
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
     const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
+    int64_t turn = 0; /* how often was asked whether to stop */
     for (int64_t step = 0; step < nT; ++step) {
+        if (step % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
         if (memory->hoist && step % memory->window_steps == 0)
             CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1_hoist)(memory, step, share, shares);
         if (memory->guarded) {
@@ -982,6 +985,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_forward_task)(int thread, int 
                     (nK * nD));
         (void)step;
     }
+stopped:
     cellgen_restore_denormals(memory->flush, modes);
 }
 
@@ -1184,6 +1188,8 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_forward)(int64_t nT, int64_t nB, int64
     if (here.packed) CELLGEN_NAME(slstm_exp_heads_sequence_forward_place_packed)(&here, nT, nB, nI, nK, nD, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     here.flush = options && options->flush;
+    cg_stop stop = {options ? options->stop : 0, {0, 0}};
+    here.stop = &stop;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 10 : 0, nT, nB,
                                             here.counts, here.fresh, 0);
@@ -1211,7 +1217,7 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_forward)(int64_t nT, int64_t nB, int64
     here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < 0; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(slstm_exp_heads_sequence_forward_task), &here);
-    return CELLGEN_OK;
+    return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 /* ---- slstm_exp_heads_sequence_backward: Compute every gradient of a sequence; upstream gradients left out are 0. */
@@ -1233,6 +1239,7 @@ typedef struct {
     int gather;  /* rows of many steps are copied side by side before products over all of them */
     int64_t window;
     int flush; /* denormal numbers count as zeros */
+    cg_stop *stop;
     cg_series series_x, across_x;
     cg_series series_h;
     cg_series series_c;
@@ -2020,7 +2027,9 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_task)(int thread, int
     const int64_t row_begin = by_units ? 0 : nB * thread / threads;
     const int64_t row_end = by_units ? nB : nB * (thread + 1) / threads;
     const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
+    int64_t turn = 0; /* how often was asked whether to stop */
     for (int64_t step = nT - 1; step >= 0; --step) {
+        if (step % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
         if (memory->guarded) {
             CELLGEN_NAME(slstm_exp_heads_sequence_backward_prepare)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
@@ -2045,6 +2054,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_task)(int thread, int
 
     /* What no state waits for: once over the rows of many steps at a time. */
     for (int64_t step = 0, steps = 0; step < nT; step += steps) {
+        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
         const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
         steps = nT - step < fitting ? nT - step : fitting;
         if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
@@ -2072,6 +2082,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_task)(int thread, int
             CELLGEN_NAME(slstm_exp_heads_sequence_backward_deliver)(memory, step, begin, end);
         }
     }
+stopped:
     cellgen_restore_denormals(memory->flush, modes);
 }
 
@@ -2281,6 +2292,8 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_backward)(int64_t nT, int64_t nB, int6
     if (here.packed) CELLGEN_NAME(slstm_exp_heads_sequence_backward_place_packed)(&here, nT, nB, nI, nK, nD, (uintptr_t)options->packed);
     here.window = options ? options->window : 0;
     here.flush = options && options->flush;
+    cg_stop stop = {options ? options->stop : 0, {0, 0}};
+    here.stop = &stop;
     if (here.counts) {
         const int bad = cellgen_fill_tables(options, strides ? strides + 20 : 0, nT, nB,
                                             here.counts, here.fresh, here.before);
@@ -2319,7 +2332,7 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_backward)(int64_t nT, int64_t nB, int6
     here.unpacked = plan.unpacked && !here.packed;
     for (int64_t unit = 0; unit < nK * nD; ++unit) here.zeros[unit] = 0;
     cellgen_team_run(here.team, CELLGEN_NAME(slstm_exp_heads_sequence_backward_task), &here);
-    return CELLGEN_OK;
+    return stop.found[0] || stop.found[1] ? CELLGEN_STOPPED : CELLGEN_OK;
 }
 
 

@@ -302,6 +302,8 @@ static void drive_choose(drive_frame *frame, const drive_function *f, const int6
     const drive_choice *c = manner.choice;
     const int64_t T = sizes[0], B = sizes[1];
     cellgen_options *o = &frame->options;
+    static const int never = 0;
+    o->stop = &never;
     if (c->lengths) {
         frame->lengths = drive_take((size_t)B * sizeof(int64_t), manner.place, sizeof(int64_t));
         for (int64_t row = 0; row < B; ++row)
