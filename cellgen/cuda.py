@@ -49,7 +49,7 @@ _KINDS |= {(0, 64): "int64", (6, 8): "bool", (1, 8): "uint8"}
 _TYPESTRS = {"<f4": "float32", "<f8": "float64", "<i8": "int64", "|b1": "bool", "|u1": "uint8"}
 
 
-TIERS = {"auto": 0, "steps": 1, "whole": 2}
+TIERS = {"auto": 0, "steps": 1, "whole": 2, "fragments": 3}
 FLAGS = ("bool", "uint8")
 TABLES = {
     "lengths": (("B",), ("int64",)),
@@ -360,7 +360,8 @@ class CudaFunction:
         """Launch the function on a stream. Raises ArgumentError, DeviceError, MemoryError.
 
         ``tier`` says how functions over time run: ``"steps"`` one launch for each level and step,
-        ``"whole"`` all steps in one launch where the cell allows it, ``"auto"`` as the cost model
+        ``"whole"`` all steps in one launch where the cell allows it, to the same bits,
+        ``"fragments"`` the same with matrix units, of bfloat16 only, ``"auto"`` as the cost model
         of ``cellgen_cuda_tiers.cuh`` chooses.
 
         ``graph`` says whether a function over time replays its launches as a CUDA graph: True
@@ -390,6 +391,11 @@ class CudaFunction:
             self._find_devices(library, views)
             tables = {n: views.pop(n) for n in options.labelled}
             dims, dtype, device = self._check(views)
+            if tier == "fragments" and dtype != "bfloat16":
+                raise self._fault(
+                    f"tier is 'fragments' and arrays are {dtype}: matrix units take bfloat16 only; "
+                    f"use tier='whole'"
+                )
             self._check_tables(tables, dims, device)
             with library.on(device):
                 results = dict(out or {})
@@ -414,9 +420,9 @@ class CudaFunction:
         for name, value in flags.items():
             if not isinstance(value, bool | np.bool_):
                 raise self._fault(f"{name} is {value!r:.60}, expected True or False")
-        if tables and tier == "whole":
+        if tables and tier in ("whole", "fragments"):
             raise self._fault(
-                "tier is 'whole', and all steps run in one launch only where every step counts; "
+                f"tier is {tier!r}, and all steps run in one launch only where every step counts; "
                 "leave out lengths, mask and reset, or use tier='steps'"
             )
         settings = {"reverse": int(bool(flags["reverse"]))}

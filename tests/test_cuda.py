@@ -108,7 +108,7 @@ class OnHost:
 
 
 def sizes_of(shape: tuple[int, ...]) -> dict[str, int]:
-    return {"K": 2, "D": 3, "P": 3, "M": 5, **dict(zip("TBIH", shape, strict=True))}
+    return {"K": 2, "D": 3, "P": 3, "M": 5, **dict(zip("TBIHD", shape, strict=False))}
 
 
 def arrays(function: Function, shape: tuple[int, ...], seed: int, optional: bool) -> Arrays:
@@ -247,6 +247,26 @@ def test_all_steps_in_one_launch_give_the_same_bits(cell: type[Cell]) -> None:
             whole = run(cell, kernel, shape, dtype, "whole")
             for name, array in one_by_one.items():
                 assert np.array_equal(array, whole[name]), (shape, dtype, name)
+
+
+@with_cxx
+@pytest.mark.parametrize("cell", names(ALL, (LSTM, SLSTMHeads)))
+def test_matrix_units_form_the_same_sums(cell: type[Cell]) -> None:
+    """Whole numbers have exact sums in any order: one step forward has the bits of the other tiers.
+    Later steps and gradients have rounded factors: as close to float64 as bfloat16 is."""
+    kernel = emulated(cell)
+    for shape in ((1, 9, 5, 7), (1, 3, 2, 21)):
+        given = inputs(kernel, shape)
+        whole = {n: np.round(a * 4) if n != "n_prev" else a for n, a in given.items()}
+        device = OnHost(kernel, "bfloat16")
+        one, other = (device.sequence_forward(**whole, tier=t) for t in ("steps", "fragments"))
+        for name in one._fields[:-1]:
+            assert np.array_equal(getattr(one, name), getattr(other, name)), (shape, name)
+    for shape in ((5, 4, 6, 18), (2, 17, 3, 33), (0, 2, 3, 4), (2, 0, 3, 4)):
+        exact = run(cell, kernel, shape, "float64")
+        for name, array in run(cell, kernel, shape, "bfloat16", "fragments").items():
+            if array.size > 1:
+                assert relative(array, exact[name]) < TOLERANCE["bfloat16"], (shape, name)
 
 
 @with_cxx
@@ -495,9 +515,10 @@ def test_a_barrier_that_is_left_out_is_noticed(line: int) -> None:
 
 @with_cxx
 @pytest.mark.parametrize(("part", "count"), [("forward", 2), ("reverse", 1)])
+@pytest.mark.parametrize(("tier", "dtype"), [("whole", "float32"), ("fragments", "bfloat16")])
 @pytest.mark.parametrize("cell", [LSTM, SLSTMHeads])
 def test_a_barrier_left_out_of_a_kernel_over_all_steps_is_noticed(
-    cell: type[Cell], part: str, count: int
+    cell: type[Cell], part: str, count: int, tier: str, dtype: str
 ) -> None:
     """After the weights have been brought, and between a loop and the product that follows."""
     lines = generate(cell).cuda.splitlines()
@@ -505,16 +526,16 @@ def test_a_barrier_left_out_of_a_kernel_over_all_steps_is_noticed(
     start = next(n for n, text in enumerate(lines) if name in text)
     barriers = [n + 1 for n, text in enumerate(lines) if n > start and "__syncthreads();" in text]
     for line in barriers[:count]:
-        assert _notices(cell, line, "whole"), line
+        assert _notices(cell, line, tier, dtype), line
 
 
-def _notices(cell: type[Cell], line: int, tier: str = "steps") -> bool:
-    kernel, shape = emulated(cell), (2, 9, 3, 18)
+def _notices(cell: type[Cell], line: int, tier: str = "steps", dtype: str = "float32") -> bool:
+    kernel, shape = emulated(cell), (2, 9, 3, 18, 18)  # more than a warp has, also of a head
     lib = kernel.library().lib
-    right = run(cell, kernel, shape, "float32", tier)
+    right = run(cell, kernel, shape, dtype, tier)
     try:
         lib.cellgen_emulation_skip(line)
-        wrong = run(cell, kernel, shape, "float32", tier)
+        wrong = run(cell, kernel, shape, dtype, tier)
     finally:
         lib.cellgen_emulation_skip(-1)
     return any(not np.array_equal(right[n], wrong[n], equal_nan=True) for n in right)
@@ -524,7 +545,7 @@ FAULTS = (
     ("cellgen_cuda.cuh", "b_tile[k * pitch + x]", "b_tile[x * pitch + k]"),
     ("cellgen_cuda.cuh", "partial[me + half * CELLGEN_CHUNK_UNITS]", "partial[me + half]"),
     ("elman.cu", "(step + 1) % 2 * nB", "step % 2 * nB"),
-    ("cellgen_cuda_tiers.cuh", "slot) * units + unit])", "slot) + unit * inner])"),
+    ("cellgen_cuda_blocks.cuh", "slot) * units + unit])", "slot) + unit * inner])"),
     ("elman.cu", "args->h + (step - 1) * nB * nH", "args->h + step * nB * nH"),
 )
 
@@ -538,14 +559,7 @@ FAULTS = (
     ],
 )
 def test_a_swapped_index_is_noticed(file: str, right: str, wrong: str) -> None:
-    good = api.compile_cuda(Elman, emulated=True)
-    files = tuple(
-        (name, text.replace(right, wrong) if name.endswith(file) else text)
-        for name, text in good._sources.files
-    )
-    assert files != good._sources.files
-    sources = type(good._sources)("elman", files)
-    bad = CudaKernel(good.interface, sources, emulated=True)
+    good, bad = planted(Elman, file, right, wrong)
     shape = (4, 9, 20, 18)
     expected, found = (run(Elman, kernel, shape, "float64") for kernel in (good, bad))
     assert any(relative(found[name], expected[name]) > 1e-3 for name in expected) or any(
@@ -553,9 +567,45 @@ def test_a_swapped_index_is_noticed(file: str, right: str, wrong: str) -> None:
     )
 
 
+def planted(cell: type[Cell], file: str, right: str, wrong: str) -> tuple[CudaKernel, CudaKernel]:
+    """A cell's kernel, and one with a fault in a file."""
+    good = emulated(cell)
+    files = tuple(
+        (name, text.replace(right, wrong) if name.endswith(file) else text)
+        for name, text in good._sources.files
+    )
+    assert files != good._sources.files
+    sources = type(good._sources)(cell.definition.name, files)
+    return good, CudaKernel(good.interface, sources, emulated=True)
+
+
+FRAGMENT_FAULTS = (
+    pytest.param("low.x, high.x, low.y, high.y", "low.x, low.y, high.x, high.y", id="a1 for a2"),
+    pytest.param("top + column, k, inner", "top + column, k ^ 2, inner", id="b of another lane"),
+    pytest.param("at[1] << 16 | at[0]", "at[0] << 16 | at[1]", id="halves of b"),
+    pytest.param("slot % 2 * 2 + second", "second * 2 + slot % 2", id="c1 for c2"),
+    pytest.param("lane % 4 * 2 + at % 2", "lane % 4 + at % 2 * 4", id="columns of a"),
+)
+
+
+@with_cxx
+@pytest.mark.parametrize(("right", "wrong"), FRAGMENT_FAULTS)
+def test_a_swapped_fragment_is_noticed(right: str, wrong: str) -> None:
+    """Far beyond what rounding does: bfloat16 agrees to TOLERANCE with the right fragments."""
+    good, bad = planted(Elman, "cellgen_cuda_blocks.cuh", right, wrong)
+    shape = (3, 9, 4, 21)
+    exact = run(Elman, good, shape, "float64")
+    found = run(Elman, bad, shape, "bfloat16", "fragments")
+    assert any(
+        relative(found[name], exact[name]) > 5 * TOLERANCE["bfloat16"]
+        or np.isnan(found[name]).any()
+        for name in exact
+    )
+
+
 # --- emulated: graphs ----------------------------------------------------------------------------
 
-LAUNCHED, CAPTURED, REPLAYED, GRAPHS = range(4)
+LAUNCHED, CAPTURED, REPLAYED, GRAPHS, MULTIPLIED = range(5)
 
 
 class Counts:
@@ -792,6 +842,40 @@ def test_twelve_heads_of_64_units_run_in_blocks_where_that_fits_and_pays(
         counts.lib.cellgen_emulation_device(4, 99 << 10)
 
 
+@with_cxx
+@pytest.mark.parametrize(
+    ("dtype", "processors", "kilobytes", "with_units"),
+    [
+        pytest.param("bfloat16", 132, 227, True, id="H100"),
+        pytest.param("bfloat16", 132, 31, False, id="weights of a head do not fit"),
+        pytest.param("float32", 132, 227, False, id="float32 would lose bits"),
+    ],
+)
+def test_matrix_units_are_taken_where_they_fit_and_lose_nothing(
+    dtype: str, processors: int, kilobytes: int, with_units: bool
+) -> None:
+    """A head has 64 x 4 x 64 weights, 32 KB of bfloat16."""
+    kernel = emulated(SLSTMHeads)
+    lib = kernel.library().lib
+    sizes = {"T": 2, "B": 9, "I": 3, "K": 2, "D": 64}
+    device = {
+        a.name: kernel.array(np.ones([sizes[axis] for axis in a.shape]), dtype=dtype)
+        for a in kernel.sequence_forward.function.arguments
+    }
+    lib.cellgen_emulation_device(processors, kilobytes << 10)
+    try:
+        before = lib.cellgen_emulation_count(MULTIPLIED)
+        kernel.sequence_forward(**device, graph=False)
+        lanes = lib.cellgen_emulation_count(MULTIPLIED) - before
+        # 2 heads, 2 steps, 9 rows one to a block, 8 units a tile, 4 slots two by two, 16 a product
+        assert lanes == (32 * 2 * 2 * 9 * (64 // 8) * 2 * (64 // 16) if with_units else 0)
+        if kilobytes < 32:
+            with pytest.raises(DeviceError, match="weights do not fit a block's shared memory"):
+                kernel.sequence_forward(**device, tier="fragments")
+    finally:
+        lib.cellgen_emulation_device(4, 99 << 10)
+
+
 # --- compiled ------------------------------------------------------------------------------------
 
 ARCHITECTURES = [
@@ -807,7 +891,8 @@ def test_sources_compile_without_a_warning_and_without_spills(
     cell: type[Cell], tmp_path: Path
 ) -> None:
     name = cell.definition.name
-    (tmp_path / f"{name}.cu").write_text(generate(cell).cuda)
+    source = generate(cell).cuda
+    (tmp_path / f"{name}.cu").write_text(source)
     path, *flags = nvcc.compiler().command
     flags = [f for f in flags if not f.startswith("-arch") and f != "-shared"]
     command = [path, *flags, *ARCHITECTURES, *STRICT, f"-I{include_folder()}", "-I."]
@@ -823,6 +908,8 @@ def test_sources_compile_without_a_warning_and_without_spills(
     registers = [int(n) for n in re.findall(r"Used (\d+) registers", done.stderr)]
     assert {"sm_80", "sm_90a"} == set(re.findall(r"for '(sm_\w+)'", done.stderr))
     assert {int(n) for pair in spills for n in pair} == {0}
+    with_units = re.findall(r"properties for \S*_block_bf16I19cellgen_by_fragment", done.stderr)
+    assert len(with_units) == 2 * source.count("template <typename way>")
     assert max(registers) <= 255  # 256 threads, the most in a block, fit an SM of 65536
 
 
@@ -948,6 +1035,7 @@ def test_the_callers_stream_reaches_the_arrays(elman: tuple[CudaKernel, Arrays])
         ({"mask": ByCapsule(np.zeros((3, 4), bool), device=1)}, "mask is on device 1, expected"),
         ({"reverse": 2}, "reverse is 2, expected True or False"),
         ({"mask": Lent(np.ones((3, 4), bool)), "tier": "whole"}, "only where every step counts"),
+        ({"tier": "fragments"}, "arrays are float64: matrix units take bfloat16 only"),
     ],
 )
 def test_wrong_arguments_are_named_and_the_kernel_stays_usable(
@@ -1004,6 +1092,7 @@ def test_a_target_that_does_not_exist_is_refused() -> None:
     ("cell", "said"),
     [
         ("lstm", "a block takes rows through all steps in one launch where nH * 4 * nH weights"),
+        ("lstm", "with matrix units (mma m16n8k16: factors as stored, sums in float32)"),
         ("slstm_heads", "a block takes rows of one head through all steps in one launch where nD"),
         ("min_gru", "sequence_forward: a thread takes a unit of a row through all steps"),
         ("layer_norm_lstm", "because a sum over units in every step needs whole rows"),

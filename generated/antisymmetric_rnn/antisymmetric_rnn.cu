@@ -475,6 +475,7 @@ __global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_forward_1)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_forward_block)(
     int64_t block_rows,
     int64_t nT,
@@ -494,13 +495,13 @@ __global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(a_once, nH), 0, nH, 1 * (nH), shared_1);
+    way::hold(cg_panel(cg_in(a_once, nH), 0, nH), 1, nH, nH, shared_1);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [a] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* tanh_tanh_pre = tanh(b + x_w_h_prev - h_prev * gam)
              * h = h_prev + eps * tanh_tanh_pre */
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
@@ -588,8 +589,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_forward)(
     /* x @ [w], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_1_sums, nH, 0);
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(antisymmetric_rnn_forward_block), blocks, nT, nB, nI, nH, *args, a_once, forward_1_sums);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH), 2, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(antisymmetric_rnn_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, a_once, forward_1_sums);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(antisymmetric_rnn_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, a_once, forward_1_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [a] */
@@ -753,6 +757,7 @@ __global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_sequence_backward_epilogue_2
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_block)(
     int64_t block_rows,
     int64_t nT,
@@ -775,10 +780,10 @@ __global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(a_once, nH), 1, nH, 1 * (nH), shared_1);
+    way::hold(cg_panel(cg_in(a_once, nH), 1, nH), 1, nH, nH, shared_1);
     for (int64_t step = nT - 1; step >= 0; --step) {
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_in = d_h + d_h_next
              * d_tanh_tanh_pre = d_h_in * eps
              * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2) */
@@ -799,9 +804,9 @@ __global__ void CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_block)(
 }
         __syncthreads();
         /* d_tanh_pre @ [a.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_prev = d_h_in + d_h_prev_1 - d_tanh_pre * gam */
             const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
             const cellgen_rows<const store> d_tanh_pre_rows = cg_in(adjoints + step * nB * nH, nH);
@@ -922,8 +927,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(antisymmetric_rnn_cuda_sequence_backward)
         cg_rows(a_once, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_block), blocks, nT, nB, nI, nH, *args, a_once, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH), 3, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, a_once, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, a_once, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(antisymmetric_rnn_reverse_1), nB, nH,

@@ -582,6 +582,7 @@ __global__ void CELLGEN_CUDA_NAME(augru_forward_1)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(augru_forward_block)(
     int64_t block_rows,
     int64_t nT,
@@ -602,18 +603,18 @@ __global__ void CELLGEN_CUDA_NAME(augru_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(forward_1_weights_2, 2 * nH), 0, nH, 2 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nH) * 2 * (nH);
+    way::hold(cg_panel(cg_in(forward_1_weights_2, 2 * nH), 0, nH), 2, nH, nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(2, nH, nH);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->u_n, nH), 0, nH, 1 * (nH), shared_2);
+    way::hold(cg_panel(cg_in(args->u_n, nH), 0, nH), 1, nH, nH, shared_2);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [u_u, u_r] */
-        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)), nH, 1);
+        way::template product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)), nH, 1);
         /* h_prev @ [u_n] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows((args->h_prev_u_n ? args->h_prev_u_n + step * nB * nH : forward_h_prev_u_n), nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows((args->h_prev_u_n ? args->h_prev_u_n + step * nB * nH : forward_h_prev_u_n), nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* sigmoid_sigmoid_pre = sigmoid(b_u + x_w_u_h_prev)
              * u = a * sigmoid_sigmoid_pre
              * r = sigmoid(b_r + x_w_r_h_prev)
@@ -740,8 +741,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_forward)(
     /* x @ [w_n, w_u, w_r], all steps at once */
     cg_gemm_nn(&run, nT * nB, 3 * nH, nI, args->x, nI, forward_1_weights_1, 3 * nH, forward_1_sums, (3 * nH), 0);
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(augru_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_h_prev_u_n);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, cellgen_by_fragment::held(2, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 3, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(augru_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_h_prev_u_n);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(augru_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_h_prev_u_n);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [u_u, u_r] */
@@ -946,6 +950,7 @@ __global__ void CELLGEN_CUDA_NAME(augru_deferred_1_over_rows)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(augru_reverse_block)(
     int64_t block_rows,
     int64_t nT,
@@ -969,13 +974,13 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(reverse_2_weights_1, nH), 0, 2 * nH, 1 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (2 * nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, 2 * nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, 2 * nH);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->u_u, nH), 1, nH, 1 * (nH), shared_2);
+    way::hold(cg_panel(cg_in(args->u_u, nH), 1, nH), 1, nH, nH, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_in = d_h + d_h_next
              * u = a * sigmoid_sigmoid_pre
              * d_n = d_h_in * u
@@ -1029,11 +1034,11 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_block)(
 }
         __syncthreads();
         /* d_h_prev_u_n @ [u_n.T]; d_r_pre @ [u_r.T] */
-        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (5 * nH) + nH, (5 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
+        way::template product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (5 * nH) + nH, (5 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         /* d_sigmoid_pre @ [u_u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)), shared_2, cg_rows(reverse_2_sums, nH), nH, 1);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (5 * nH) + 4 * nH, (5 * nH)), shared_2, cg_rows(reverse_2_sums, nH), nH, 1);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_prev = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre */
             const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
             const cellgen_rows<const real> d_h_prev_1_d_r_pre_d_sigmoid_pre_rows = cg_in(reverse_2_sums, nH);
@@ -1181,8 +1186,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_r, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(augru_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_u, reverse_2_sums, reverse_2_weights_1);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, 2 * nH) + cellgen_by_fragment::held(1, nH, nH), 4, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(augru_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_u, reverse_2_sums, reverse_2_weights_1);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(augru_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_u, reverse_2_sums, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(augru_reverse_1), nB, nH,

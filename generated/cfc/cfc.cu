@@ -716,6 +716,7 @@ __global__ void CELLGEN_CUDA_NAME(cfc_forward_2)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(cfc_forward_block)(
     int64_t block_rows,
     int64_t nT,
@@ -739,16 +740,16 @@ __global__ void CELLGEN_CUDA_NAME(cfc_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->w_bb + nI * nM, nM), 0, nH, 1 * (nM), shared_1);
-    store *const shared_1_end = shared_1 + (nH) * 1 * (nM);
+    way::hold(cg_panel(cg_in(args->w_bb + nI * nM, nM), 0, nM), 1, nM, nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nM, nH);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(forward_2_weights_1, 3 * nH), 0, nM, 3 * (nH), shared_2);
+    way::hold(cg_panel(cg_in(forward_2_weights_1, 3 * nH), 0, nH), 3, nH, nM, shared_2);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [w_bb[I:I + H, :M]] */
-        cg_block_product<1>(top, rows, nM, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nM) + nM, (2 * nM)), nM, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nM); at += blockDim.x) {
-            const int64_t row = top + at / (nM), unit = at % (nM);
+        way::template product<1>(top, rows, nM, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nM) + nM, (2 * nM)), nM, 0);
+        for (typename way::walk my(rows, nM); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* tanh_tanh_pre = tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3)
              * q = 1.7159 * tanh_tanh_pre */
             const cellgen_rows<const store> b_bb_rows = cg_in(args->b_bb, nM);
@@ -766,9 +767,9 @@ __global__ void CELLGEN_CUDA_NAME(cfc_forward_block)(
 }
         __syncthreads();
         /* q @ [w_f, w_g, w_k] */
-        cg_block_product<3>(top, rows, nH, nM, cg_in(forward_q, nM), shared_2, cg_rows(forward_2_sums, (3 * nH)), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<3>(top, rows, nH, nM, cg_in(forward_q, nM), shared_2, cg_rows(forward_2_sums, (3 * nH)), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* f = b_f + q_w_f
              * g = tanh(b_g + q_w_g)
              * k = tanh(b_k + q_w_k)
@@ -888,8 +889,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward)(
     /* x @ [w_bb[:I, :M]], all steps at once */
     cg_gemm_nn(&run, nT * nB, nM, nI, args->x, nI, args->w_bb, nM, forward_1_sums, (2 * nM), 0);
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nM), nH), nH * 1 * nM + nM * 3 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(cfc_forward_block), blocks, nT, nB, nI, nH, nM, *args, forward_1_sums, forward_q, forward_2_sums, forward_2_weights_1);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nM), nH), nH * 1 * nM + nM * 3 * nH, cellgen_by_fragment::held(1, nM, nH) + cellgen_by_fragment::held(3, nH, nM), 4, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(cfc_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, nM, *args, forward_1_sums, forward_q, forward_2_sums, forward_2_weights_1);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(cfc_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, nM, *args, forward_1_sums, forward_q, forward_2_sums, forward_2_weights_1);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [w_bb[I:I + H, :M]] */
@@ -1127,6 +1131,7 @@ __global__ void CELLGEN_CUDA_NAME(cfc_deferred_2_over_rows)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(cfc_reverse_block)(
     int64_t block_rows,
     int64_t nT,
@@ -1150,13 +1155,13 @@ __global__ void CELLGEN_CUDA_NAME(cfc_reverse_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(reverse_2_weights_1, nM), 0, 3 * nH, 1 * (nM), shared_1);
-    store *const shared_1_end = shared_1 + (3 * nH) * 1 * (nM);
+    way::hold(cg_panel(cg_in(reverse_2_weights_1, nM), 0, nM), 1, nM, 3 * nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nM, 3 * nH);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->w_bb + nI * nM, nM), 1, nM, 1 * (nH), shared_2);
+    way::hold(cg_panel(cg_in(args->w_bb + nI * nM, nM), 1, nH), 1, nH, nM, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_in = d_h + d_h_next
              * s = sigmoid(-ts * f)
              * d_s = d_h_in * (g - k)
@@ -1198,9 +1203,9 @@ __global__ void CELLGEN_CUDA_NAME(cfc_reverse_block)(
 }
         __syncthreads();
         /* d_k_pre @ [w_k.T]; d_g_pre @ [w_g.T]; d_f @ [w_f.T] */
-        cg_block_product<1>(top, rows, nM, 3 * nH, cg_in(adjoints + step * nB * (4 * nH + 2 * nM) + nH, (4 * nH + 2 * nM)), shared_1, cg_rows(reverse_2_sums, nM), nM, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nM); at += blockDim.x) {
-            const int64_t row = top + at / (nM), unit = at % (nM);
+        way::template product<1>(top, rows, nM, 3 * nH, cg_in(adjoints + step * nB * (4 * nH + 2 * nM) + nH, (4 * nH + 2 * nM)), shared_1, cg_rows(reverse_2_sums, nM), nM, 0);
+        for (typename way::walk my(rows, nM); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_tanh_tanh_pre = 1.7159 * d_q
              * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
              * d_h_prev_w_bb = 2 * d_tanh_pre / 3 */
@@ -1218,7 +1223,7 @@ __global__ void CELLGEN_CUDA_NAME(cfc_reverse_block)(
 }
         __syncthreads();
         /* d_h_prev_w_bb @ [w_bb[I:I + H, :M].T] */
-        cg_block_product<1>(top, rows, nH, nM, cg_in(adjoints + step * nB * (4 * nH + 2 * nM) + 4 * nH + nM, (4 * nH + 2 * nM)), shared_2, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 0);
+        way::template product<1>(top, rows, nH, nM, cg_in(adjoints + step * nB * (4 * nH + 2 * nM) + 4 * nH + nM, (4 * nH + 2 * nM)), shared_2, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 0);
         __syncthreads();
     }
 }
@@ -1356,8 +1361,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward)(
     cg_turn(&run, nH, nM, cg_rows(reverse_2_weights_1 + (2 * nH) * nM, nM), cg_in(args->w_f, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nM), nH), (3 * nH) * 1 * nM + nM * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(cfc_reverse_block), blocks, nT, nB, nI, nH, nM, *args, adjoints, d_h_prev_pair, reverse_2_sums, reverse_2_weights_1);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nM), nH), (3 * nH) * 1 * nM + nM * 1 * nH, cellgen_by_fragment::held(1, nM, 3 * nH) + cellgen_by_fragment::held(1, nH, nM), 4, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(cfc_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, nM, *args, adjoints, d_h_prev_pair, reverse_2_sums, reverse_2_weights_1);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(cfc_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, nM, *args, adjoints, d_h_prev_pair, reverse_2_sums, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(cfc_reverse_1), nB, nH,

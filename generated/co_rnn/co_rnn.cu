@@ -444,6 +444,7 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_forward_1)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(co_rnn_forward_block)(
     int64_t block_rows,
     int64_t nT,
@@ -462,18 +463,18 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->w, nH), 0, nH, 1 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->w, nH), 0, nH), 1, nH, nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->v, nH), 0, nH, 1 * (nH), shared_2);
+    way::hold(cg_panel(cg_in(args->v, nH), 0, nH), 1, nH, nH, shared_2);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* y_prev @ [w] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
+        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
         /* z_prev @ [v] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH), shared_2, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH), shared_2, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* force = tanh(b + x_u_y_prev_z_prev)
              * z = (force - y_prev * gam - z_prev * eps) * dt + z_prev
              * y = y_prev + dt * z */
@@ -573,8 +574,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward)(
     /* x @ [u], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->u, nH, forward_1_sums, nH, 0);
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(co_rnn_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 3, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(co_rnn_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(co_rnn_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* y_prev @ [w] */
@@ -726,6 +730,7 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_deferred_1_over_rows)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(co_rnn_reverse_block)(
     int64_t block_rows,
     int64_t nT,
@@ -750,10 +755,10 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_reverse_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(reverse_2_weights_1, 2 * nH), 0, nH, 2 * (nH), shared_1);
+    way::hold(cg_panel(cg_in(reverse_2_weights_1, 2 * nH), 0, nH), 2, nH, nH, shared_1);
     for (int64_t step = nT - 1; step >= 0; --step) {
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_y_in = d_y + d_y_next
              * d_z_in = d_z + d_z_next
              * d_z_total = d_y_in * dt + d_z_in
@@ -784,9 +789,9 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_reverse_block)(
 }
         __syncthreads();
         /* d_force_pre @ [v.T, w.T] */
-        cg_block_product<2>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(reverse_2_sums, (2 * nH)), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<2>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(reverse_2_sums, (2 * nH)), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_z_prev = d_z_total * (1 - dt * eps) + d_z_prev_1
              * d_y_prev = d_y_in + d_y_prev_1 - d_z_total * dt * gam */
             const cellgen_rows<const real> d_y_in_rows = cg_in(reverse_d_y_in, nH);
@@ -935,8 +940,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_y_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_y_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_z_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_z_last, nH));
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(co_rnn_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_y_prev_pair, d_z_prev_pair, reverse_d_y_in, reverse_d_z_total, reverse_2_sums, reverse_2_weights_1);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH, cellgen_by_fragment::held(2, nH, nH), 3, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(co_rnn_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_y_prev_pair, d_z_prev_pair, reverse_d_y_in, reverse_d_z_total, reverse_2_sums, reverse_2_weights_1);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(co_rnn_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_y_prev_pair, d_z_prev_pair, reverse_d_y_in, reverse_d_z_total, reverse_2_sums, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(co_rnn_reverse_1), nB, nH,

@@ -645,6 +645,7 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_forward_1)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(fast_grnn_forward_block)(
     int64_t block_rows,
     int64_t nT,
@@ -665,18 +666,18 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->w, nH), 0, nI, 1 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nI) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->w, nH), 0, nH), 1, nH, nI, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, nI);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->u, nH), 0, nH, 1 * (nH), shared_2);
+    way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_2);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* x @ [w] */
-        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->s ? args->s + step * nB * nH : forward_s), nH), nH, 0);
+        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->s ? args->s + step * nB * nH : forward_s), nH), nH, 0);
         /* h_prev @ [u] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows((args->s ? args->s + step * nB * nH : forward_s), nH), nH, 1);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows((args->s ? args->s + step * nB * nH : forward_s), nH), nH, 1);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* z = sigmoid(b_z + s)
              * h_bar = tanh(b_h + s)
              * h = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar */
@@ -773,8 +774,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward)(
         cg_rows(sigmoid_zeta_once, 1),
         cg_rows(sigmoid_nu_once, 1));
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nI * 1 * nH + nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(fast_grnn_forward_block), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, forward_s);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nI * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nI) + cellgen_by_fragment::held(1, nH, nH), 3, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, forward_s);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, forward_s);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* x @ [w] */
@@ -1007,6 +1011,7 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_sequence_backward_epilogue_1)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
     int64_t block_rows,
     int64_t nT,
@@ -1030,10 +1035,10 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->u, nH), 1, nH, 1 * (nH), shared_1);
+    way::hold(cg_panel(cg_in(args->u, nH), 1, nH), 1, nH, nH, shared_1);
     for (int64_t step = nT - 1; step >= 0; --step) {
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_in = d_h + d_h_next
              * z = sigmoid(b_z + s)
              * h_bar = tanh(b_h + s)
@@ -1079,9 +1084,9 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
 }
         __syncthreads();
         /* d_s @ [u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_prev = d_h_in * z + d_h_prev_1 */
             const cellgen_rows<const store> d_h_in_rows = cg_in(adjoints + step * nB * (4 * nH), (4 * nH));
             const cellgen_rows<const real> d_h_prev_1_rows = cg_in(reverse_2_sums, nH);
@@ -1221,8 +1226,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
         cg_rows(sigmoid_nu_once, 1));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(fast_grnn_reverse_block), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, adjoints, d_h_prev_pair, reverse_z, reverse_2_sums);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH), 3, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, adjoints, d_h_prev_pair, reverse_z, reverse_2_sums);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(fast_grnn_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, sigmoid_zeta_once, sigmoid_nu_once, adjoints, d_h_prev_pair, reverse_z, reverse_2_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_reverse_1), nB, nH,

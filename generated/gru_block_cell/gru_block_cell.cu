@@ -553,6 +553,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_forward_2)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(gru_block_cell_forward_block)(
     int64_t block_rows,
     int64_t nT,
@@ -573,16 +574,16 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->w_ru + nI * (2 * nH), (2 * nH)), 0, nH, 2 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nH) * 2 * (nH);
+    way::hold(cg_panel(cg_in(args->w_ru + nI * (2 * nH), (2 * nH)), 0, nH), 2, nH, nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(2, nH, nH);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->w_c + nI * nH, nH), 0, nH, 1 * (nH), shared_2);
+    way::hold(cg_panel(cg_in(args->w_c + nI * nH, nH), 0, nH), 1, nH, nH, shared_2);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [w_ru[I:I + H, :H], w_ru[I:I + H, H:2*H]] */
-        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), nH, 1);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), nH, 1);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* r = sigmoid(b_ru_0 + x_w_ru_h_prev_0)
              * u = sigmoid(b_ru_1 + x_w_ru_h_prev_1)
              * h_prev_r = h_prev * r */
@@ -608,9 +609,9 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_forward_block)(
 }
         __syncthreads();
         /* h_prev_r @ [w_c[I:I + H, :H]] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_prev_r, nH), shared_2, cg_rows(forward_2_sums + step * nB * nH, nH), nH, 1);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(forward_h_prev_r, nH), shared_2, cg_rows(forward_2_sums + step * nB * nH, nH), nH, 1);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* c_bar = b_c + x_w_c_h_prev_r
              * c = tanh(c_bar)
              * h = h_prev * u + (1 - u) * c */
@@ -717,8 +718,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward)(
     /* x @ [w_c[:I, :H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w_c, nH, forward_2_sums, nH, 0);
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(gru_block_cell_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_h_prev_r, forward_2_sums);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 1 * nH, cellgen_by_fragment::held(2, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 4, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_block_cell_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_h_prev_r, forward_2_sums);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_block_cell_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_h_prev_r, forward_2_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [w_ru[I:I + H, :H], w_ru[I:I + H, H:2*H]] */
@@ -927,6 +931,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_deferred_2_over_rows)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(gru_block_cell_reverse_block)(
     int64_t block_rows,
     int64_t nT,
@@ -949,13 +954,13 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_reverse_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->w_c + nI * nH, nH), 1, nH, 1 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->w_c + nI * nH, nH), 1, nH), 1, nH, nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->w_ru + nI * (2 * nH), (2 * nH)), 1, 2 * nH, 1 * (nH), shared_2);
+    way::hold(cg_panel(cg_in(args->w_ru + nI * (2 * nH), (2 * nH)), 1, nH), 1, nH, 2 * nH, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_in = d_h + d_h_next
              * d_c_total = d_c + d_h_in * (1 - u)
              * d_c_bar = d_c_total * (1 - c**2)
@@ -989,9 +994,9 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_reverse_block)(
 }
         __syncthreads();
         /* d_c_bar @ [w_c[I:I + H, :H].T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (3 * nH), (3 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (3 * nH), (3 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_r_total = d_r + d_h_prev_r * h_prev
              * d_r_bar_u_bar_0 = d_r_total * (1 - r) * r */
             const cellgen_rows<const store> d_r_rows = cg_in((args->d_r ? args->d_r + step * nB * nH : nullptr), nH);
@@ -1009,9 +1014,9 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_reverse_block)(
 }
         __syncthreads();
         /* d_r_bar_u_bar @ [w_ru[I:I + H, :2*H].T] */
-        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (3 * nH) + nH, (3 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (3 * nH) + nH, (3 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_prev = d_h_in * u + d_h_prev_r * r + d_h_prev_1 */
             const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
             const cellgen_rows<const real> d_h_prev_r_rows = cg_in(reverse_2_sums, nH);
@@ -1178,8 +1183,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
     cg_turn(&run, 2 * nH, nI, cg_rows(deferred_7_weights_1 + nH * nI, nI), cg_in(args->w_ru, (2 * nH)));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + (2 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(gru_block_cell_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_3_sums);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + (2 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, 2 * nH), 5, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_block_cell_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_3_sums);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_block_cell_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_3_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_reverse_1), nB, nH,

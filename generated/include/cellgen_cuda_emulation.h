@@ -1,13 +1,14 @@
 /* CUDA's execution model on one CPU thread, to run generated .cu text where no device is.
  *
  * Threads of a block are coroutines; whose turn it is is drawn at random, and so is the order of
- * blocks. Shared memory and allocated memory start as NaN (all bits set). A barrier that not all
+ * blocks and how fast each warp gets on. Shared memory and allocated memory start as NaN (all bits set). A barrier that not all
  * threads of a block (or lanes of a warp) reach, or that they reach at different places, ends the
  * process with a message. Meant for proofs on small shapes; nothing here is fast.
  *
  * Emulated: blocks, warps of 32, __syncthreads, __syncwarp, __shfl_sync and its kin, shared memory,
- * bfloat16 (rounded to nearest even), streams (launches run at once), memory, graphs of kernels. Not
- * emulated: atomics, clusters, asynchronous copies, matrix fragments. */
+ * bfloat16 (rounded to nearest even), mma.sync m16n8k16 on fragments of bfloat16 as lanes hold them,
+ * streams (launches run at once), memory, graphs of kernels. Not emulated: atomics, clusters,
+ * asynchronous copies. */
 #ifndef CELLGEN_CUDA_EMULATION_H
 #define CELLGEN_CUDA_EMULATION_H
 
@@ -59,6 +60,10 @@ inline float __bfloat162float(__nv_bfloat16 x)
     memcpy(&result, &wide, sizeof result);
     return result;
 }
+
+struct uint2 {
+    uint32_t x, y;
+};
 
 /* What a stream was told while it was captured, and the memory that it was told to free. */
 struct cellgen_emulated_graph {
@@ -129,9 +134,9 @@ class cellgen_emulator {
     }
 
     /* Of the process so far: kernels launched by the host, kernels captured, graphs launched, graphs
-     * that there are. */
-    enum Count { LAUNCHED, CAPTURED, REPLAYED, GRAPHS };
-    int64_t counts[4] = {0, 0, 0, 0};
+     * that there are, products of fragments (of a lane). */
+    enum Count { LAUNCHED, CAPTURED, REPLAYED, GRAPHS, MULTIPLIED };
+    int64_t counts[5] = {0, 0, 0, 0, 0};
     bool refuses_capture = false;
     int processors = 4, shared_bytes = 99 << 10; /* what the host is told of the device */
     std::map<void *, cellgen_emulated_graph *> capturing;
@@ -154,6 +159,31 @@ class cellgen_emulator {
         return theirs;
     }
 
+    /* c += a b of a warp, as mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 has it: lanes put their
+     * fragments down, each gathers the rows of a and the columns of b that its sums need. The sum is
+     * formed in double and rounded once; a device may cut bits off on the way. */
+    void multiply(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+    {
+        uint32_t *const mine = &fragments_[current_ * 6];
+        memcpy(mine, a, sizeof a);
+        memcpy(mine + 4, b, sizeof b);
+        meet(WARP, FRAGMENTS);
+        ++counts[MULTIPLIED];
+        const unsigned warp = current_ - lane();
+        for (unsigned at = 0; at < 4; ++at) {
+            const unsigned row = lane() / 4 + at / 2 * 8, column = lane() % 4 * 2 + at % 2;
+            double sum = c[at];
+            for (unsigned k = 0; k < 16; ++k) {
+                const unsigned of_a = warp + row % 8 * 4 + k % 8 / 2, of_b = warp + column * 4 + k % 8 / 2;
+                const uint32_t two_a = fragments_[of_a * 6 + row / 8 + k / 8 * 2];
+                const uint32_t two_b = fragments_[of_b * 6 + 4 + k / 8];
+                sum += (double)half(two_a, k % 2) * (double)half(two_b, k % 2);
+            }
+            c[at] = (float)sum;
+        }
+        meet(WARP, FRAGMENTS);
+    }
+
     /* Shared memory whose size the launch gives. */
     void *granted() { return dynamic_.data(); }
 
@@ -169,6 +199,7 @@ class cellgen_emulator {
   private:
     enum Waiting { RUNNING, BLOCK, WARP, DONE };
     static const size_t STACK = 64 << 10;
+    static const int FRAGMENTS = -2; /* the place of a barrier inside a product of fragments */
 
     struct Thread {
         ucontext_t context;
@@ -176,6 +207,13 @@ class cellgen_emulator {
         Waiting waiting;
         int line;
     };
+
+    static float half(uint32_t two, unsigned upper)
+    {
+        __nv_bfloat16 value;
+        value.bits = (uint16_t)(upper ? two >> 16 : two);
+        return __bfloat162float(value);
+    }
 
     static unsigned count(dim3 size) { return size.x * size.y * size.z; }
 
@@ -226,6 +264,7 @@ class cellgen_emulator {
     {
         if (fibers_.size() < threads_) fibers_.resize(threads_);
         put_down_.assign(threads_, ~0ull);
+        fragments_.assign((threads_ + 31) / 32 * 32 * 6, ~0u);
         for (unsigned at = 0; at < threads_; ++at) {
             Thread &fiber = fibers_[at];
             fiber.stack.resize(STACK);
@@ -236,12 +275,18 @@ class cellgen_emulator {
             makecontext(&fiber.context, enter, 0);
             fiber.waiting = RUNNING;
         }
+        const unsigned warps = (threads_ + 31) / 32;
+        std::vector<uint64_t> slowness(warps); /* a warp stands still in so many of 16 rounds */
+        std::vector<bool> stands(warps);
+        for (uint64_t &slow : slowness) slow = draw() % 16;
         in_block_ = true;
         for (bool alive = true; alive;) {
             alive = false;
+            for (unsigned warp = 0; warp < warps; ++warp) stands[warp] = draw() % 16 < slowness[warp];
             for (const unsigned at : shuffled(threads_)) {
                 if (fibers_[at].waiting != RUNNING) continue;
                 alive = true;
+                if (stands[at / 32]) continue;
                 current_ = at;
                 thread_index = place(at, block);
                 swapcontext(&scheduler_, &fibers_[at].context);
@@ -281,8 +326,12 @@ class cellgen_emulator {
 
     void wait(Waiting kind, int line)
     {
+        if (line != skipped_) meet(kind, line);
+    }
+
+    void meet(Waiting kind, int line)
+    {
         if (!in_block_) fail("a barrier in a kernel launched without blocks", line);
-        if (line == skipped_) return;
         Thread &fiber = fibers_[current_];
         fiber.waiting = kind;
         fiber.line = line;
@@ -306,6 +355,7 @@ class cellgen_emulator {
     std::vector<Thread> fibers_;
     std::vector<unsigned char> dynamic_;
     std::vector<unsigned long long> put_down_;
+    std::vector<uint32_t> fragments_;
     std::map<std::pair<std::string, int>, std::vector<unsigned char>> shared_;
 };
 
@@ -324,6 +374,11 @@ class cellgen_emulator {
     cellgen_emulator::one().exchange(value, cellgen_emulator::one().lane() - (unsigned)(by), __LINE__)
 #define __shfl_down_sync(mask, value, by)                                                          \
     cellgen_emulator::one().exchange(value, cellgen_emulator::one().lane() + (unsigned)(by), __LINE__)
+
+inline void cellgen_mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+    cellgen_emulator::one().multiply(c, a, b);
+}
 
 #define CELLGEN_SHARED(type, name, count)                                                          \
     type *const name = (type *)cellgen_emulator::one().shared(__FILE__, __LINE__, sizeof(type) * (count))

@@ -752,6 +752,7 @@ __global__ void CELLGEN_CUDA_NAME(lem_forward_2)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(lem_forward_block)(
     int64_t block_rows,
     int64_t nT,
@@ -773,16 +774,16 @@ __global__ void CELLGEN_CUDA_NAME(lem_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(forward_1_weights_2, 3 * nH), 0, nH, 3 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nH) * 3 * (nH);
+    way::hold(cg_panel(cg_in(forward_1_weights_2, 3 * nH), 0, nH), 3, nH, nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(3, nH, nH);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->w_y, nH), 0, nH, 1 * (nH), shared_2);
+    way::hold(cg_panel(cg_in(args->w_y, nH), 0, nH), 1, nH, nH, shared_2);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* y_prev @ [w_1, w_2, w_z] */
-        cg_block_product<3>(top, rows, nH, nH, cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH), (3 * nH)), nH, 1);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<3>(top, rows, nH, nH, cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH), (3 * nH)), nH, 1);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* sigmoid_sigmoid_pre = sigmoid(b_1 + x_v_1_y_prev)
              * dt_y = dt * sigmoid_sigmoid_pre
              * sigmoid_sigmoid_pre_2 = sigmoid(b_2 + x_v_2_y_prev)
@@ -823,9 +824,9 @@ __global__ void CELLGEN_CUDA_NAME(lem_forward_block)(
 }
         __syncthreads();
         /* z @ [w_y] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(args->z + step * nB * nH, nH), shared_2, cg_rows(forward_2_sums + step * nB * nH, nH), nH, 1);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(args->z + step * nB * nH, nH), shared_2, cg_rows(forward_2_sums + step * nB * nH, nH), nH, 1);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* tanh_tanh_pre_2 = tanh(b_y + x_v_y_z)
              * y = y_prev * (1 - dt_y) + dt_y * tanh_tanh_pre_2 */
             const cellgen_rows<const store> y_prev_rows = cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH);
@@ -946,8 +947,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_forward)(
     /* x @ [v_y], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->v_y, nH, forward_2_sums, nH, 0);
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lem_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_dt_y, forward_2_sums);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH + nH * 1 * nH, cellgen_by_fragment::held(3, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 4, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lem_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_dt_y, forward_2_sums);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lem_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_dt_y, forward_2_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* y_prev @ [w_1, w_2, w_z] */
@@ -1196,6 +1200,7 @@ __global__ void CELLGEN_CUDA_NAME(lem_deferred_1_over_rows)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(lem_reverse_block)(
     int64_t block_rows,
     int64_t nT,
@@ -1223,13 +1228,13 @@ __global__ void CELLGEN_CUDA_NAME(lem_reverse_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->w_y, nH), 1, nH, 1 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->w_y, nH), 1, nH), 1, nH, nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(reverse_3_weights_1, nH), 0, 3 * nH, 1 * (nH), shared_2);
+    way::hold(cg_panel(cg_in(reverse_3_weights_1, nH), 0, nH), 1, nH, 3 * nH, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_y_in = d_y + d_y_next
              * d_z_in = d_z + d_z_next
              * dt_y = dt * sigmoid_sigmoid_pre
@@ -1280,9 +1285,9 @@ __global__ void CELLGEN_CUDA_NAME(lem_reverse_block)(
 }
         __syncthreads();
         /* d_tanh_pre_2 @ [w_y.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (4 * nH), (4 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (4 * nH), (4 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_z_total = d_z_in + d_z_total_1
              * d_tanh_tanh_pre = d_z_total * dt_z
              * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
@@ -1319,9 +1324,9 @@ __global__ void CELLGEN_CUDA_NAME(lem_reverse_block)(
 }
         __syncthreads();
         /* d_tanh_pre @ [w_z.T]; d_sigmoid_pre_2 @ [w_2.T]; d_sigmoid_pre @ [w_1.T] */
-        cg_block_product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (4 * nH) + nH, (4 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (4 * nH) + nH, (4 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_y_prev = d_y_in * (1 - dt_y) + d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre */
             const cellgen_rows<const real> d_y_in_rows = cg_in(reverse_d_y_in, nH);
             const cellgen_rows<const real> d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_2 = cg_in(reverse_3_sums, nH);
@@ -1509,8 +1514,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lem_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_y_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_y_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_z_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_z_last, nH));
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + (3 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lem_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_y_prev_pair, d_z_prev_pair, reverse_d_y_in, reverse_d_z_in, reverse_dt_y, reverse_dt_z, reverse_2_sums, reverse_3_sums, reverse_3_weights_1);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + (3 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, 3 * nH), 5, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lem_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_y_prev_pair, d_z_prev_pair, reverse_d_y_in, reverse_d_z_in, reverse_dt_y, reverse_dt_z, reverse_2_sums, reverse_3_sums, reverse_3_weights_1);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lem_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_y_prev_pair, d_z_prev_pair, reverse_d_y_in, reverse_d_z_in, reverse_dt_y, reverse_dt_z, reverse_2_sums, reverse_3_sums, reverse_3_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lem_reverse_1), nB, nH,

@@ -360,6 +360,7 @@ __global__ void CELLGEN_CUDA_NAME(lif_forward_1)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(lif_forward_block)(
     int64_t block_rows,
     int64_t nT,
@@ -378,13 +379,13 @@ __global__ void CELLGEN_CUDA_NAME(lif_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->u, nH), 0, nH, 1 * (nH), shared_1);
+    way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_1);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* s_prev @ [u] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->s + (step - 1) * nB * nH : args->s_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->s + (step - 1) * nB * nH : args->s_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* v = v_prev * decay + b + x_w_s_prev - s_prev * threshold
              * s = spike(v - threshold) */
             const cellgen_rows<const store> v_prev_rows = cg_in((step ? args->v + (step - 1) * nB * nH : args->v_prev), nH);
@@ -478,8 +479,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_forward)(
     /* x @ [w], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_1_sums, nH, 0);
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 2, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lif_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH), 2, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lif_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lif_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* s_prev @ [u] */
@@ -611,6 +615,7 @@ __global__ void CELLGEN_CUDA_NAME(lif_deferred_1_over_rows)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(lif_reverse_block)(
     int64_t block_rows,
     int64_t nT,
@@ -632,10 +637,10 @@ __global__ void CELLGEN_CUDA_NAME(lif_reverse_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->u, nH), 1, nH, 1 * (nH), shared_1);
+    way::hold(cg_panel(cg_in(args->u, nH), 1, nH), 1, nH, nH, shared_1);
     for (int64_t step = nT - 1; step >= 0; --step) {
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_v_in = d_v + d_v_next
              * d_s_in = d_s + d_s_next
              * d_s_pre = d_s_in / (10 * abs(v - threshold) + 1)**2
@@ -665,9 +670,9 @@ __global__ void CELLGEN_CUDA_NAME(lif_reverse_block)(
 }
         __syncthreads();
         /* d_v_total @ [u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * nH, nH), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_s_prev = d_s_prev_1 - d_v_total * threshold */
             const cellgen_rows<const store> d_v_total_rows = cg_in(adjoints + step * nB * nH, nH);
             const cellgen_rows<const real> d_s_prev_1_rows = cg_in(reverse_2_sums, nH);
@@ -787,8 +792,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_v_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_v_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_s_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_s_last, nH));
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lif_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_v_prev_pair, d_s_prev_pair, reverse_2_sums);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH), 3, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lif_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_v_prev_pair, d_s_prev_pair, reverse_2_sums);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lif_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_v_prev_pair, d_s_prev_pair, reverse_2_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lif_reverse_1), nB, nH,

@@ -974,6 +974,7 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_2)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(lru_forward_block)(
     int64_t block_rows,
     int64_t nT,
@@ -997,24 +998,24 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->b_re, nH), 0, nI, 1 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nI) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->b_re, nH), 0, nH), 1, nH, nI, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, nI);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->b_im, nH), 0, nI, 1 * (nH), shared_2);
-    store *const shared_2_end = shared_2 + (nI) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->b_im, nH), 0, nH), 1, nH, nI, shared_2);
+    store *const shared_2_end = shared_2 + way::held(1, nH, nI);
     store *const shared_3 = shared_2_end;
-    cg_hold(cg_in(args->c_re, nI), 0, nH, 1 * (nI), shared_3);
-    store *const shared_3_end = shared_3 + (nH) * 1 * (nI);
+    way::hold(cg_panel(cg_in(args->c_re, nI), 0, nI), 1, nI, nH, shared_3);
+    store *const shared_3_end = shared_3 + way::held(1, nI, nH);
     store *const shared_4 = shared_3_end;
-    cg_hold(cg_in(args->c_im, nI), 0, nH, 1 * (nI), shared_4);
+    way::hold(cg_panel(cg_in(args->c_im, nI), 0, nI), 1, nI, nH, shared_4);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* x @ [b_re] */
-        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH), nH, 0);
+        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH), nH, 0);
         /* x @ [b_im] */
-        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_2, cg_rows((args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_2, cg_rows((args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* h_re = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im
              * h_im = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im */
             const cellgen_rows<const store> h_re_prev_rows = cg_in((step ? args->h_re + (step - 1) * nB * nH : args->h_re_prev), nH);
@@ -1040,11 +1041,11 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_block)(
 }
         __syncthreads();
         /* h_re @ [c_re] */
-        cg_block_product<1>(top, rows, nI, nH, cg_in(args->h_re + step * nB * nH, nH), shared_3, cg_rows(forward_2_sums, (2 * nI)), nI, 0);
+        way::template product<1>(top, rows, nI, nH, cg_in(args->h_re + step * nB * nH, nH), shared_3, cg_rows(forward_2_sums, (2 * nI)), nI, 0);
         /* h_im @ [c_im] */
-        cg_block_product<1>(top, rows, nI, nH, cg_in(args->h_im + step * nB * nH, nH), shared_4, cg_rows(forward_2_sums + nI, (2 * nI)), nI, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nI); at += blockDim.x) {
-            const int64_t row = top + at / (nI), unit = at % (nI);
+        way::template product<1>(top, rows, nI, nH, cg_in(args->h_im + step * nB * nH, nH), shared_4, cg_rows(forward_2_sums + nI, (2 * nI)), nI, 0);
+        for (typename way::walk my(rows, nI); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* y = x * d + h_re_c_re - h_im_c_im */
             const cellgen_rows<const store> x_rows = cg_in(args->x + step * nB * nI, nI);
             const cellgen_rows<const store> d_rows = cg_in(args->d, nI);
@@ -1182,8 +1183,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
         cg_rows(sin_angle_once, nH),
         cg_rows(lam_im_once, nH));
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nI * 1 * nH + nI * 1 * nH + nH * 1 * nI + nH * 1 * nI, sizeof(store), 6, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lru_forward_block), blocks, nT, nB, nI, nH, *args, scale_once, lam_re_once, lam_im_once, forward_x_b_re, forward_x_b_im, forward_2_sums);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nI * 1 * nH + nI * 1 * nH + nH * 1 * nI + nH * 1 * nI, cellgen_by_fragment::held(1, nH, nI) + cellgen_by_fragment::held(1, nH, nI) + cellgen_by_fragment::held(1, nI, nH) + cellgen_by_fragment::held(1, nI, nH), 6, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lru_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, scale_once, lam_re_once, lam_im_once, forward_x_b_re, forward_x_b_im, forward_2_sums);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lru_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, scale_once, lam_re_once, lam_im_once, forward_x_b_re, forward_x_b_im, forward_2_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* x @ [b_re] */
@@ -1574,6 +1578,7 @@ __global__ void CELLGEN_CUDA_NAME(lru_sequence_backward_epilogue_1)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(lru_reverse_block)(
     int64_t block_rows,
     int64_t nT,
@@ -1600,13 +1605,13 @@ __global__ void CELLGEN_CUDA_NAME(lru_reverse_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->c_re, nI), 1, nI, 1 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nI) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->c_re, nI), 1, nH), 1, nH, nI, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, nI);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->c_im, nI), 1, nI, 1 * (nH), shared_2);
+    way::hold(cg_panel(cg_in(args->c_im, nI), 1, nH), 1, nH, nI, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_re_in = d_h_re + d_h_re_next
              * d_h_im_in = d_h_im + d_h_im_next */
             const cellgen_rows<const store> d_h_re_rows = cg_in((args->d_h_re ? args->d_h_re + step * nB * nH : nullptr), nH);
@@ -1625,8 +1630,8 @@ __global__ void CELLGEN_CUDA_NAME(lru_reverse_block)(
             cg_store(d_h_im_in_rows, row, unit, d_h_im_in);
 }
         __syncthreads();
-        for (int64_t at = threadIdx.x; at < rows * (nI); at += blockDim.x) {
-            const int64_t row = top + at / (nI), unit = at % (nI);
+        for (typename way::walk my(rows, nI); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_im_c_im = -d_y
              * d_y_copy = d_y */
             const cellgen_rows<const store> d_y_rows = cg_in((args->d_y ? args->d_y + step * nB * nI : nullptr), nI);
@@ -1640,11 +1645,11 @@ __global__ void CELLGEN_CUDA_NAME(lru_reverse_block)(
 }
         __syncthreads();
         /* d_y_copy @ [c_re.T] */
-        cg_block_product<1>(top, rows, nH, nI, cg_in(reverse_d_y_copy, nI), shared_1, cg_rows(reverse_3_sums + nH, (2 * nH)), nH, 0);
+        way::template product<1>(top, rows, nH, nI, cg_in(reverse_d_y_copy, nI), shared_1, cg_rows(reverse_3_sums + nH, (2 * nH)), nH, 0);
         /* d_h_im_c_im @ [c_im.T] */
-        cg_block_product<1>(top, rows, nH, nI, cg_in(adjoints + step * nB * (nI + 2 * nH), (nI + 2 * nH)), shared_2, cg_rows(reverse_3_sums, (2 * nH)), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nI, cg_in(adjoints + step * nB * (nI + 2 * nH), (nI + 2 * nH)), shared_2, cg_rows(reverse_3_sums, (2 * nH)), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_im_total = d_h_im_in + d_h_im_total_1
              * d_h_re_total = d_h_re_in + d_h_re_total_1
              * d_h_im_prev = d_h_im_total * lam_re - d_h_re_total * lam_im
@@ -1883,8 +1888,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(d_h_re_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_re_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_im_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_im_last, nH));
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nI * 1 * nH + nI * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lru_reverse_block), blocks, nT, nB, nI, nH, *args, lam_re_once, lam_im_once, adjoints, d_h_re_prev_pair, d_h_im_prev_pair, reverse_d_h_re_in, reverse_d_h_im_in, reverse_d_y_copy, reverse_3_sums);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nI), nI * 1 * nH + nI * 1 * nH, cellgen_by_fragment::held(1, nH, nI) + cellgen_by_fragment::held(1, nH, nI), 5, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lru_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, lam_re_once, lam_im_once, adjoints, d_h_re_prev_pair, d_h_im_prev_pair, reverse_d_h_re_in, reverse_d_h_im_in, reverse_d_y_copy, reverse_3_sums);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lru_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, lam_re_once, lam_im_once, adjoints, d_h_re_prev_pair, d_h_im_prev_pair, reverse_d_h_re_in, reverse_d_h_im_in, reverse_d_y_copy, reverse_3_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_reverse_1), nB, nH,

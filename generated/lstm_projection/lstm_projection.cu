@@ -621,6 +621,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_forward_1)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(lstm_projection_forward_block)(
     int64_t block_rows,
     int64_t nT,
@@ -642,16 +643,16 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->u, (4 * nH)), 0, nP, 4 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nP) * 4 * (nH);
+    way::hold(cg_panel(cg_in(args->u, (4 * nH)), 0, nH), 4, nH, nP, shared_1);
+    store *const shared_1_end = shared_1 + way::held(4, nH, nP);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->w_p, nP), 0, nH, 1 * (nP), shared_2);
+    way::hold(cg_panel(cg_in(args->w_p, nP), 0, nP), 1, nP, nH, shared_2);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* r_prev @ [u[:P, :H], u[:P, H:2*H], u[:P, 2*H:3*H], u[:P, 3*H:4*H]] */
-        cg_block_product<4>(top, rows, nH, nP, cg_in((step ? args->r + (step - 1) * nB * nP : args->r_prev), nP), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), nH, 1);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<4>(top, rows, nH, nP, cg_in((step ? args->r + (step - 1) * nB * nP : args->r_prev), nP), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), nH, 1);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* i_bar = b_0 + x_w_r_prev_0
              * f_bar = b_1 + x_w_r_prev_1
              * g_bar = b_2 + x_w_r_prev_2
@@ -705,7 +706,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_forward_block)(
 }
         __syncthreads();
         /* o_tanh_c @ [w_p] */
-        cg_block_product<1>(top, rows, nP, nH, cg_in(forward_o_tanh_c, nH), shared_2, cg_rows(args->r + step * nB * nP, nP), nP, 0);
+        way::template product<1>(top, rows, nP, nH, cg_in(forward_o_tanh_c, nH), shared_2, cg_rows(args->r + step * nB * nP, nP), nP, 0);
         __syncthreads();
     }
 }
@@ -784,8 +785,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward)(
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, args->w, (4 * nH), forward_1_sums, (4 * nH), 0);
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nP), nP * 4 * nH + nH * 1 * nP, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lstm_projection_forward_block), blocks, nT, nB, nI, nP, nH, *args, forward_1_sums, forward_o_tanh_c);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nP), nP * 4 * nH + nH * 1 * nP, cellgen_by_fragment::held(4, nH, nP) + cellgen_by_fragment::held(1, nP, nH), 3, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_projection_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nP, nH, *args, forward_1_sums, forward_o_tanh_c);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_projection_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nP, nH, *args, forward_1_sums, forward_o_tanh_c);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* r_prev @ [u[:P, :H], u[:P, H:2*H], u[:P, 2*H:3*H], u[:P, 3*H:4*H]] */
@@ -990,6 +994,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_deferred_2_over_rows)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
     int64_t block_rows,
     int64_t nT,
@@ -1015,13 +1020,13 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->w_p, nP), 1, nP, 1 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nP) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->w_p, nP), 1, nH), 1, nH, nP, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, nP);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->u, (4 * nH)), 1, 4 * nH, 1 * (nP), shared_2);
+    way::hold(cg_panel(cg_in(args->u, (4 * nH)), 1, nP), 1, nP, 4 * nH, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
-        for (int64_t at = threadIdx.x; at < rows * (nP); at += blockDim.x) {
-            const int64_t row = top + at / (nP), unit = at % (nP);
+        for (typename way::walk my(rows, nP); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_r_in = d_r + d_r_next */
             const cellgen_rows<const store> d_r_rows = cg_in((args->d_r ? args->d_r + step * nB * nP : nullptr), nP);
             const cellgen_rows<const real> d_r_next_rows = cg_in(d_r_prev_pair + (step + 1) % 2 * nB * nP, nP);
@@ -1032,8 +1037,8 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
             cg_store(d_r_in_rows, row, unit, d_r_in);
 }
         __syncthreads();
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_c_in = d_c + d_c_next
              * tanh_c = tanh(c) */
             const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH);
@@ -1051,9 +1056,9 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
 }
         __syncthreads();
         /* d_r_in @ [w_p.T] */
-        cg_block_product<1>(top, rows, nH, nP, cg_in(adjoints + step * nB * (4 * nH + nP), (4 * nH + nP)), shared_1, cg_rows(reverse_3_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nP, cg_in(adjoints + step * nB * (4 * nH + nP), (4 * nH + nP)), shared_1, cg_rows(reverse_3_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_tanh_c = d_o_tanh_c * o
              * d_c_total = d_c_in + d_tanh_c * (1 - tanh_c**2)
              * d_o = d_o_tanh_c * tanh_c
@@ -1105,7 +1110,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
 }
         __syncthreads();
         /* d_b_x_w_r_prev_u @ [u.T] */
-        cg_block_product<1>(top, rows, nP, 4 * nH, cg_in(adjoints + step * nB * (4 * nH + nP) + nP, (4 * nH + nP)), shared_2, cg_rows(d_r_prev_pair + step % 2 * nB * nP, nP), nP, 0);
+        way::template product<1>(top, rows, nP, 4 * nH, cg_in(adjoints + step * nB * (4 * nH + nP) + nP, (4 * nH + nP)), shared_2, cg_rows(d_r_prev_pair + step % 2 * nB * nP, nP), nP, 0);
         __syncthreads();
     }
 }
@@ -1235,8 +1240,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
     cg_copy(&run, nB, nP, cg_rows(d_r_prev_pair + nT % 2 * nB * nP, nP), cg_in(args->d_r_last, nP));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nP), nP * 1 * nH + (4 * nH) * 1 * nP, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_block), blocks, nT, nB, nI, nP, nH, *args, adjoints, d_r_prev_pair, d_c_prev_pair, reverse_d_c_in, reverse_tanh_c, reverse_3_sums);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nP), nP * 1 * nH + (4 * nH) * 1 * nP, cellgen_by_fragment::held(1, nH, nP) + cellgen_by_fragment::held(1, nP, 4 * nH), 5, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_projection_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nP, nH, *args, adjoints, d_r_prev_pair, d_c_prev_pair, reverse_d_c_in, reverse_tanh_c, reverse_3_sums);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_projection_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nP, nH, *args, adjoints, d_r_prev_pair, d_c_prev_pair, reverse_d_c_in, reverse_tanh_c, reverse_3_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_1), nB, nP,

@@ -1948,6 +1948,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_7)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
     int64_t block_rows,
     int64_t nT,
@@ -1978,25 +1979,25 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->u, nH), 0, nH, 1 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->u, nH), 0, nH, 1 * (nH), shared_2);
-    store *const shared_2_end = shared_2 + (nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_2);
+    store *const shared_2_end = shared_2 + way::held(1, nH, nH);
     store *const shared_3 = shared_2_end;
-    cg_hold(cg_in(args->u, nH), 0, nH, 1 * (nH), shared_3);
-    store *const shared_3_end = shared_3 + (nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_3);
+    store *const shared_3_end = shared_3 + way::held(1, nH, nH);
     store *const shared_4 = shared_3_end;
-    cg_hold(cg_in(args->u, nH), 0, nH, 1 * (nH), shared_4);
-    store *const shared_4_end = shared_4 + (nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_4);
+    store *const shared_4_end = shared_4 + way::held(1, nH, nH);
     store *const shared_5 = shared_4_end;
-    cg_hold(cg_in(args->u, nH), 0, nH, 1 * (nH), shared_5);
-    store *const shared_5_end = shared_5 + (nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_5);
+    store *const shared_5_end = shared_5 + way::held(1, nH, nH);
     store *const shared_6 = shared_5_end;
-    cg_hold(cg_in(args->u, nH), 0, nH, 1 * (nH), shared_6);
+    way::hold(cg_panel(cg_in(args->u, nH), 0, nH), 1, nH, nH, shared_6);
     for (int64_t step = 0; step < nT; ++step) {
-        for (int64_t at = threadIdx.x; at < rows * (1); at += blockDim.x) {
-            const int64_t row = top + at / (1), unit = at % (1);
+        for (typename way::walk my(rows, 1); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* dt = ts / 6 */
             const cellgen_rows<const store> ts_rows = cg_in(args->ts + step * nB * 1, 1);
             const cellgen_rows<real> dt_rows = cg_rows(forward_dt, 1);
@@ -2006,9 +2007,9 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
 }
         __syncthreads();
         /* h_prev @ [u] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_2_sums + step * nB * (2 * nH) + nH, (2 * nH)), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_2_sums + step * nB * (2 * nH) + nH, (2 * nH)), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* drive = b + x_w
              * f_1 = sigmoid(drive + h_prev_u)
              * h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1) */
@@ -2038,9 +2039,9 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
 }
         __syncthreads();
         /* h_1 @ [u] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_1, nH), shared_2, cg_rows(forward_3_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(forward_h_1, nH), shared_2, cg_rows(forward_3_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* f_2 = sigmoid(drive + h_1_u)
              * h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1) */
             const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
@@ -2064,9 +2065,9 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
 }
         __syncthreads();
         /* h_2 @ [u] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_2, nH), shared_3, cg_rows(forward_4_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(forward_h_2, nH), shared_3, cg_rows(forward_4_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* f_3 = sigmoid(drive + h_2_u)
              * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1) */
             const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
@@ -2090,9 +2091,9 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
 }
         __syncthreads();
         /* h_3 @ [u] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_3, nH), shared_4, cg_rows(forward_5_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(forward_h_3, nH), shared_4, cg_rows(forward_5_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* f_4 = sigmoid(drive + h_3_u)
              * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1) */
             const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
@@ -2116,9 +2117,9 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
 }
         __syncthreads();
         /* h_4 @ [u] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_4, nH), shared_5, cg_rows(forward_6_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(forward_h_4, nH), shared_5, cg_rows(forward_6_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* f_5 = sigmoid(drive + h_4_u)
              * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1) */
             const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
@@ -2142,9 +2143,9 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
 }
         __syncthreads();
         /* h_5 @ [u] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_5, nH), shared_6, cg_rows(forward_7_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(forward_h_5, nH), shared_6, cg_rows(forward_7_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* f_6 = sigmoid(drive + h_5_u)
              * h = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1) */
             const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
@@ -2273,8 +2274,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward)(
     /* x @ [w], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_2_sums, (2 * nH), 0);
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, sizeof(store), 13, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(ltc_forward_block), blocks, nT, nB, nI, nH, *args, forward_dt, forward_2_sums, forward_drive, forward_h_1, forward_3_sums, forward_h_2, forward_4_sums, forward_h_3, forward_5_sums, forward_h_4, forward_6_sums, forward_h_5, forward_7_sums);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 13, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ltc_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_dt, forward_2_sums, forward_drive, forward_h_1, forward_3_sums, forward_h_2, forward_4_sums, forward_h_3, forward_5_sums, forward_h_4, forward_6_sums, forward_h_5, forward_7_sums);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ltc_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_dt, forward_2_sums, forward_drive, forward_h_1, forward_3_sums, forward_h_2, forward_4_sums, forward_h_3, forward_5_sums, forward_h_4, forward_6_sums, forward_h_5, forward_7_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_forward_1), nB, (int64_t)1,
@@ -2936,6 +2940,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_sequence_backward_epilogue_1)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
     int64_t block_rows,
     int64_t nT,
@@ -2967,25 +2972,25 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->u, nH), 1, nH, 1 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->u, nH), 1, nH), 1, nH, nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->u, nH), 1, nH, 1 * (nH), shared_2);
-    store *const shared_2_end = shared_2 + (nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->u, nH), 1, nH), 1, nH, nH, shared_2);
+    store *const shared_2_end = shared_2 + way::held(1, nH, nH);
     store *const shared_3 = shared_2_end;
-    cg_hold(cg_in(args->u, nH), 1, nH, 1 * (nH), shared_3);
-    store *const shared_3_end = shared_3 + (nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->u, nH), 1, nH), 1, nH, nH, shared_3);
+    store *const shared_3_end = shared_3 + way::held(1, nH, nH);
     store *const shared_4 = shared_3_end;
-    cg_hold(cg_in(args->u, nH), 1, nH, 1 * (nH), shared_4);
-    store *const shared_4_end = shared_4 + (nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->u, nH), 1, nH), 1, nH, nH, shared_4);
+    store *const shared_4_end = shared_4 + way::held(1, nH, nH);
     store *const shared_5 = shared_4_end;
-    cg_hold(cg_in(args->u, nH), 1, nH, 1 * (nH), shared_5);
-    store *const shared_5_end = shared_5 + (nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->u, nH), 1, nH), 1, nH, nH, shared_5);
+    store *const shared_5_end = shared_5 + way::held(1, nH, nH);
     store *const shared_6 = shared_5_end;
-    cg_hold(cg_in(args->u, nH), 1, nH, 1 * (nH), shared_6);
+    way::hold(cg_panel(cg_in(args->u, nH), 1, nH), 1, nH, nH, shared_6);
     for (int64_t step = nT - 1; step >= 0; --step) {
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_in = d_h + d_h_next */
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
@@ -2996,8 +3001,8 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
             cg_store(d_h_in_rows, row, unit, d_h_in);
 }
         __syncthreads();
-        for (int64_t at = threadIdx.x; at < rows * (1); at += blockDim.x) {
-            const int64_t row = top + at / (1), unit = at % (1);
+        for (typename way::walk my(rows, 1); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* dt = ts / 6 */
             const cellgen_rows<const store> ts_rows = cg_in(args->ts + step * nB * 1, 1);
             const cellgen_rows<real> dt_rows = cg_rows(reverse_dt, 1);
@@ -3006,8 +3011,8 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
             cg_store(dt_rows, row, unit, dt);
 }
         __syncthreads();
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1)
              * h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1)
              * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1)
@@ -3061,9 +3066,9 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
 }
         __syncthreads();
         /* d_f_6_pre @ [u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + nH, (12 * nH)), shared_1, cg_rows(reverse_4_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + nH, (12 * nH)), shared_1, cg_rows(reverse_4_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_5 = d_h_5_1 + d_h_5_direct
              * d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / ((1 / tau + f_5) * dt + 1)**2)
              * d_f_5_pre = d_f_5 * (1 - f_5) * f_5 */
@@ -3091,9 +3096,9 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
 }
         __syncthreads();
         /* d_f_5_pre @ [u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 3 * nH, (12 * nH)), shared_2, cg_rows(reverse_5_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 3 * nH, (12 * nH)), shared_2, cg_rows(reverse_5_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1
              * d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / ((1 / tau + f_4) * dt + 1)**2)
              * d_f_4_pre = d_f_4 * (1 - f_4) * f_4 */
@@ -3123,9 +3128,9 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
 }
         __syncthreads();
         /* d_f_4_pre @ [u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 5 * nH, (12 * nH)), shared_3, cg_rows(reverse_6_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 5 * nH, (12 * nH)), shared_3, cg_rows(reverse_6_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1
              * d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / ((1 / tau + f_3) * dt + 1)**2)
              * d_f_3_pre = d_f_3 * (1 - f_3) * f_3 */
@@ -3155,9 +3160,9 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
 }
         __syncthreads();
         /* d_f_3_pre @ [u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 7 * nH, (12 * nH)), shared_4, cg_rows(reverse_7_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 7 * nH, (12 * nH)), shared_4, cg_rows(reverse_7_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1
              * d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / ((1 / tau + f_2) * dt + 1)**2)
              * d_f_2_pre = d_f_2 * (1 - f_2) * f_2 */
@@ -3187,9 +3192,9 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
 }
         __syncthreads();
         /* d_f_2_pre @ [u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 9 * nH, (12 * nH)), shared_5, cg_rows(reverse_8_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 9 * nH, (12 * nH)), shared_5, cg_rows(reverse_8_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1
              * d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / ((1 / tau + f_1) * dt + 1)**2)
              * d_f_1_pre = d_f_1 * (1 - f_1) * f_1 */
@@ -3219,9 +3224,9 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
 }
         __syncthreads();
         /* d_f_1_pre @ [u.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 11 * nH, (12 * nH)), shared_6, cg_rows(reverse_9_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 11 * nH, (12 * nH)), shared_6, cg_rows(reverse_9_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_prev = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1 */
             const cellgen_rows<const store> d_h_1_rows = cg_in(adjoints + step * nB * (12 * nH) + 10 * nH, (12 * nH));
             const cellgen_rows<const real> d_h_prev_1_rows = cg_in(reverse_9_sums, nH);
@@ -3430,8 +3435,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
     }
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, sizeof(store), 15, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(ltc_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_dt, reverse_h_1, reverse_h_2, reverse_h_3, reverse_h_4, reverse_d_h_5_direct, reverse_4_sums, reverse_5_sums, reverse_6_sums, reverse_7_sums, reverse_8_sums, reverse_9_sums);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 15, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ltc_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_dt, reverse_h_1, reverse_h_2, reverse_h_3, reverse_h_4, reverse_d_h_5_direct, reverse_4_sums, reverse_5_sums, reverse_6_sums, reverse_7_sums, reverse_8_sums, reverse_9_sums);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ltc_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_dt, reverse_h_1, reverse_h_2, reverse_h_3, reverse_h_4, reverse_d_h_5_direct, reverse_4_sums, reverse_5_sums, reverse_6_sums, reverse_7_sums, reverse_8_sums, reverse_9_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_1), nB, nH,

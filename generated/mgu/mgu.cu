@@ -583,6 +583,7 @@ __global__ void CELLGEN_CUDA_NAME(mgu_forward_2)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(mgu_forward_block)(
     int64_t block_rows,
     int64_t nT,
@@ -604,16 +605,16 @@ __global__ void CELLGEN_CUDA_NAME(mgu_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->u_f, nH), 0, nH, 1 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->u_f, nH), 0, nH), 1, nH, nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->u_n, nH), 0, nH, 1 * (nH), shared_2);
+    way::hold(cg_panel(cg_in(args->u_n, nH), 0, nH), 1, nH, nH, shared_2);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [u_f] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* f = sigmoid(b_f + x_w_f_h_prev)
              * h_prev_f = h_prev * f */
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
@@ -631,9 +632,9 @@ __global__ void CELLGEN_CUDA_NAME(mgu_forward_block)(
 }
         __syncthreads();
         /* h_prev_f @ [u_n] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(forward_h_prev_f, nH), shared_2, cg_rows(forward_2_sums + step * nB * nH, nH), nH, 1);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(forward_h_prev_f, nH), shared_2, cg_rows(forward_2_sums + step * nB * nH, nH), nH, 1);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* n = tanh(b_n + x_w_n_h_prev_f)
              * h = h_prev * (1 - f) + f * n */
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
@@ -728,8 +729,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mgu_cuda_sequence_forward)(
     /* x @ [w_n], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w_n, nH, forward_2_sums, nH, 0);
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(mgu_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_f, forward_h_prev_f, forward_2_sums);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 4, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(mgu_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_f, forward_h_prev_f, forward_2_sums);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(mgu_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_f, forward_h_prev_f, forward_2_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [u_f] */
@@ -915,6 +919,7 @@ __global__ void CELLGEN_CUDA_NAME(mgu_deferred_1_over_rows)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(mgu_reverse_block)(
     int64_t block_rows,
     int64_t nT,
@@ -938,13 +943,13 @@ __global__ void CELLGEN_CUDA_NAME(mgu_reverse_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->u_n, nH), 1, nH, 1 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->u_n, nH), 1, nH), 1, nH, nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, nH);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->u_f, nH), 1, nH, 1 * (nH), shared_2);
+    way::hold(cg_panel(cg_in(args->u_f, nH), 1, nH), 1, nH, nH, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_in = d_h + d_h_next
              * d_n = d_h_in * f
              * d_n_pre = d_n * (1 - n**2)
@@ -974,9 +979,9 @@ __global__ void CELLGEN_CUDA_NAME(mgu_reverse_block)(
 }
         __syncthreads();
         /* d_n_pre @ [u_n.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (2 * nH), (2 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (2 * nH), (2 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_f = d_h_prev_f * h_prev + d_f_direct
              * d_f_pre = d_f * (1 - f) * f */
             const cellgen_rows<const real> d_h_prev_f_rows = cg_in(reverse_2_sums, nH);
@@ -994,9 +999,9 @@ __global__ void CELLGEN_CUDA_NAME(mgu_reverse_block)(
 }
         __syncthreads();
         /* d_f_pre @ [u_f.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (2 * nH) + nH, (2 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (2 * nH) + nH, (2 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_prev = d_h_prev_f * f + d_h_prev_1 + d_h_prev_direct */
             const cellgen_rows<const real> d_h_prev_f_rows = cg_in(reverse_2_sums, nH);
             const cellgen_rows<const real> d_h_prev_1_rows = cg_in(reverse_3_sums, nH);
@@ -1131,8 +1136,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mgu_cuda_sequence_backward)(
     cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_1 + nH * nI, nI), cg_in(args->w_f, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(mgu_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_f_direct, reverse_d_h_prev_direct, reverse_2_sums, reverse_3_sums);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 5, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(mgu_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_f_direct, reverse_d_h_prev_direct, reverse_2_sums, reverse_3_sums);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(mgu_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_f_direct, reverse_d_h_prev_direct, reverse_2_sums, reverse_3_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_reverse_1), nB, nH,

@@ -677,6 +677,7 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_forward_2)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)(
     int64_t block_rows,
     int64_t nT,
@@ -698,21 +699,21 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->w_m, nH), 0, nI, 1 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nI) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->w_m, nH), 0, nH), 1, nH, nI, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, nI);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->u_m, nH), 0, nH, 1 * (nH), shared_2);
-    store *const shared_2_end = shared_2 + (nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->u_m, nH), 0, nH), 1, nH, nH, shared_2);
+    store *const shared_2_end = shared_2 + way::held(1, nH, nH);
     store *const shared_3 = shared_2_end;
-    cg_hold(cg_in(args->u, (4 * nH)), 0, nH, 4 * (nH), shared_3);
+    way::hold(cg_panel(cg_in(args->u, (4 * nH)), 0, nH), 4, nH, nH, shared_3);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* x @ [w_m] */
-        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_w_m ? args->x_w_m + step * nB * nH : forward_x_w_m), nH), nH, 0);
+        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_w_m ? args->x_w_m + step * nB * nH : forward_x_w_m), nH), nH, 0);
         /* h_prev @ [u_m] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows((args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : forward_h_prev_u_m), nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows((args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : forward_h_prev_u_m), nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* m = x_w_m * h_prev_u_m */
             const cellgen_rows<const store> x_w_m_rows = cg_in((args->x_w_m ? args->x_w_m + step * nB * nH : forward_x_w_m), nH);
             const cellgen_rows<const store> h_prev_u_m_rows = cg_in((args->h_prev_u_m ? args->h_prev_u_m + step * nB * nH : forward_h_prev_u_m), nH);
@@ -724,9 +725,9 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)(
 }
         __syncthreads();
         /* m @ [u[:H, :H], u[:H, H:2*H], u[:H, 2*H:3*H], u[:H, 3*H:4*H]] */
-        cg_block_product<4>(top, rows, nH, nH, cg_in(forward_m, nH), shared_3, cg_rows(forward_2_sums + step * nB * (4 * nH), (4 * nH)), nH, 1);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<4>(top, rows, nH, nH, cg_in(forward_m, nH), shared_3, cg_rows(forward_2_sums + step * nB * (4 * nH), (4 * nH)), nH, 1);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* i_bar = b_0 + x_w_m_2_0
              * f_bar = b_1 + x_w_m_2_1
              * g_bar = b_2 + x_w_m_2_2
@@ -863,8 +864,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_forward
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, args->w, (4 * nH), forward_2_sums, (4 * nH), 0);
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nI * 1 * nH + nH * 1 * nH + nH * 4 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block), blocks, nT, nB, nI, nH, *args, forward_x_w_m, forward_h_prev_u_m, forward_m, forward_2_sums);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nI * 1 * nH + nH * 1 * nH + nH * 4 * nH, cellgen_by_fragment::held(1, nH, nI) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(4, nH, nH), 5, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_x_w_m, forward_h_prev_u_m, forward_m, forward_2_sums);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(multiplicative_lstm_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_x_w_m, forward_h_prev_u_m, forward_m, forward_2_sums);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* x @ [w_m] */
@@ -1072,6 +1076,7 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_deferred_2_over_rows)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block)(
     int64_t block_rows,
     int64_t nT,
@@ -1092,13 +1097,13 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->u, (4 * nH)), 1, 4 * nH, 1 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (4 * nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->u, (4 * nH)), 1, nH), 1, nH, 4 * nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, 4 * nH);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->u_m, nH), 1, nH, 1 * (nH), shared_2);
+    way::hold(cg_panel(cg_in(args->u_m, nH), 1, nH), 1, nH, nH, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_in = d_h + d_h_next
              * d_c_in = d_c + d_c_next
              * d_tanh_c = d_h_in * sigmoid_o_bar
@@ -1159,9 +1164,9 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block)(
 }
         __syncthreads();
         /* d_b_x_w_m_u @ [u.T] */
-        cg_block_product<1>(top, rows, nH, 4 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, 4 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_prev_u_m = d_m * x_w_m */
             const cellgen_rows<const store> d_m_rows = cg_in(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH));
             const cellgen_rows<const store> x_w_m_rows = cg_in(args->x_w_m + step * nB * nH, nH);
@@ -1173,7 +1178,7 @@ __global__ void CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block)(
 }
         __syncthreads();
         /* d_h_prev_u_m @ [u_m.T] */
-        cg_block_product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH)), shared_2, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 0);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH)), shared_2, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH), nH, 0);
         __syncthreads();
     }
 }
@@ -1301,8 +1306,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(multiplicative_lstm_cuda_sequence_backwar
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH + nH * 1 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (4 * nH) * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, 4 * nH) + cellgen_by_fragment::held(1, nH, nH), 4, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, d_c_prev_pair);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(multiplicative_lstm_reverse_1), nB, nH,

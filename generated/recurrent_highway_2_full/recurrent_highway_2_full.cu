@@ -969,6 +969,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_forward_2)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_forward_block)(
     int64_t block_rows,
     int64_t nT,
@@ -991,16 +992,16 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(forward_1_weights_2, 3 * nH), 0, nH, 3 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nH) * 3 * (nH);
+    way::hold(cg_panel(cg_in(forward_1_weights_2, 3 * nH), 0, nH), 3, nH, nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(3, nH, nH);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(forward_2_weights_1, 3 * nH), 0, nH, 3 * (nH), shared_2);
+    way::hold(cg_panel(cg_in(forward_2_weights_1, 3 * nH), 0, nH), 3, nH, nH, shared_2);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [r_h_1, r_t_1, r_c_1] */
-        cg_block_product<3>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH), (3 * nH)), nH, 1);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<3>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH), (3 * nH)), nH, 1);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* q_1 = tanh(b_h_1 + x_w_h_h_prev)
              * t_1 = sigmoid(b_t_1 + x_w_t_h_prev)
              * c_1 = sigmoid(b_c_1 + x_w_c_h_prev)
@@ -1034,9 +1035,9 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_forward_block)(
 }
         __syncthreads();
         /* s_1 @ [r_h_2, r_t_2, r_c_2] */
-        cg_block_product<3>(top, rows, nH, nH, cg_in(forward_s_1, nH), shared_2, cg_rows(forward_2_sums, (3 * nH)), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<3>(top, rows, nH, nH, cg_in(forward_s_1, nH), shared_2, cg_rows(forward_2_sums, (3 * nH)), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* q_2 = tanh(b_h_2 + s_1_r_h_2)
              * t_2 = sigmoid(b_t_2 + s_1_r_t_2)
              * c_2 = sigmoid(b_c_2 + s_1_r_c_2)
@@ -1167,8 +1168,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_fo
     /* x @ [w_h, w_t, w_c], all steps at once */
     cg_gemm_nn(&run, nT * nB, 3 * nH, nI, args->x, nI, forward_1_weights_1, 3 * nH, forward_1_sums, (3 * nH), 0);
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH + nH * 3 * nH, sizeof(store), 4, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(recurrent_highway_2_full_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_s_1, forward_2_sums, forward_2_weights_1);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 3 * nH + nH * 3 * nH, cellgen_by_fragment::held(3, nH, nH) + cellgen_by_fragment::held(3, nH, nH), 4, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_2_full_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_s_1, forward_2_sums, forward_2_weights_1);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_2_full_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_s_1, forward_2_sums, forward_2_weights_1);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [r_h_1, r_t_1, r_c_1] */
@@ -1451,6 +1455,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_deferred_1_over_rows)
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
     int64_t block_rows,
     int64_t nT,
@@ -1476,13 +1481,13 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(reverse_2_weights_1, nH), 0, 3 * nH, 1 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (3 * nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, 3 * nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, 3 * nH);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(reverse_3_weights_1, nH), 0, 3 * nH, 1 * (nH), shared_2);
+    way::hold(cg_panel(cg_in(reverse_3_weights_1, nH), 0, nH), 1, nH, 3 * nH, shared_2);
     for (int64_t step = nT - 1; step >= 0; --step) {
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_in = d_h + d_h_next
              * s_1 = h_prev * c_1 + q_1 * t_1
              * d_c_2 = d_h_in * s_1
@@ -1530,9 +1535,9 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
 }
         __syncthreads();
         /* d_c_2_pre @ [r_c_2.T]; d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
-        cg_block_product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_s_1 = d_s_1_1_d_t_2_pre_d_q_2_pre + d_s_1_direct
              * d_c_1 = d_s_1 * h_prev
              * d_c_1_pre = d_c_1 * (1 - c_1) * c_1
@@ -1570,9 +1575,9 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
 }
         __syncthreads();
         /* d_c_1_pre @ [r_c_1.T]; d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
-        cg_block_product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_prev = d_s_1 * c_1 + d_h_prev_1_d_t_1_pre_d_q_1_pre */
             const cellgen_rows<const real> d_s_1_rows = cg_in(reverse_d_s_1, nH);
             const cellgen_rows<const real> d_h_prev_1_d_t_1_pre_d_q_1_pre_rows = cg_in(reverse_3_sums, nH);
@@ -1754,8 +1759,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_ba
     cg_turn(&run, nH, nI, cg_rows(deferred_11_weights_1 + (2 * nH) * nI, nI), cg_in(args->w_h, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (3 * nH) * 1 * nH + (3 * nH) * 1 * nH, sizeof(store), 5, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_s_1_direct, reverse_2_sums, reverse_2_weights_1, reverse_d_s_1, reverse_3_sums, reverse_3_weights_1);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (3 * nH) * 1 * nH + (3 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, 3 * nH) + cellgen_by_fragment::held(1, nH, 3 * nH), 5, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_s_1_direct, reverse_2_sums, reverse_2_weights_1, reverse_d_s_1, reverse_3_sums, reverse_3_weights_1);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_s_1_direct, reverse_2_sums, reverse_2_weights_1, reverse_d_s_1, reverse_3_sums, reverse_3_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_1), nB, nH,

@@ -1074,6 +1074,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_forward_3)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_forward_block)(
     int64_t block_rows,
     int64_t nT,
@@ -1099,19 +1100,19 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(forward_1_weights_2, 2 * nH), 0, nH, 2 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nH) * 2 * (nH);
+    way::hold(cg_panel(cg_in(forward_1_weights_2, 2 * nH), 0, nH), 2, nH, nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(2, nH, nH);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(forward_2_weights_1, 2 * nH), 0, nH, 2 * (nH), shared_2);
-    store *const shared_2_end = shared_2 + (nH) * 2 * (nH);
+    way::hold(cg_panel(cg_in(forward_2_weights_1, 2 * nH), 0, nH), 2, nH, nH, shared_2);
+    store *const shared_2_end = shared_2 + way::held(2, nH, nH);
     store *const shared_3 = shared_2_end;
-    cg_hold(cg_in(forward_3_weights_1, 2 * nH), 0, nH, 2 * (nH), shared_3);
+    way::hold(cg_panel(cg_in(forward_3_weights_1, 2 * nH), 0, nH), 2, nH, nH, shared_3);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [r_h_1, r_t_1] */
-        cg_block_product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), nH, 1);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), nH, 1);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* q_1 = tanh(b_h_1 + x_w_h_h_prev)
              * t_1 = sigmoid(b_t_1 + x_w_t_h_prev)
              * s_1 = h_prev * (1 - t_1) + q_1 * t_1 */
@@ -1137,9 +1138,9 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_forward_block)(
 }
         __syncthreads();
         /* s_1 @ [r_h_2, r_t_2] */
-        cg_block_product<2>(top, rows, nH, nH, cg_in(forward_s_1, nH), shared_2, cg_rows(forward_2_sums, (2 * nH)), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<2>(top, rows, nH, nH, cg_in(forward_s_1, nH), shared_2, cg_rows(forward_2_sums, (2 * nH)), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* q_2 = tanh(b_h_2 + s_1_r_h_2)
              * t_2 = sigmoid(b_t_2 + s_1_r_t_2)
              * s_2 = s_1 * (1 - t_2) + q_2 * t_2 */
@@ -1165,9 +1166,9 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_forward_block)(
 }
         __syncthreads();
         /* s_2 @ [r_h_3, r_t_3] */
-        cg_block_product<2>(top, rows, nH, nH, cg_in(forward_s_2, nH), shared_3, cg_rows(forward_3_sums, (2 * nH)), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<2>(top, rows, nH, nH, cg_in(forward_s_2, nH), shared_3, cg_rows(forward_3_sums, (2 * nH)), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* q_3 = tanh(b_h_3 + s_2_r_h_3)
              * t_3 = sigmoid(b_t_3 + s_2_r_t_3)
              * h = s_2 * (1 - t_3) + q_3 * t_3 */
@@ -1297,8 +1298,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_forward
     /* x @ [w_h, w_t], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 2 * nH + nH * 2 * nH, sizeof(store), 6, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_s_1, forward_2_sums, forward_2_weights_1, forward_s_2, forward_3_sums, forward_3_weights_1);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 2 * nH + nH * 2 * nH + nH * 2 * nH, cellgen_by_fragment::held(2, nH, nH) + cellgen_by_fragment::held(2, nH, nH) + cellgen_by_fragment::held(2, nH, nH), 6, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_3_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_s_1, forward_2_sums, forward_2_weights_1, forward_s_2, forward_3_sums, forward_3_weights_1);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_3_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_1_weights_2, forward_s_1, forward_2_sums, forward_2_weights_1, forward_s_2, forward_3_sums, forward_3_weights_1);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [r_h_1, r_t_1] */
@@ -1616,6 +1620,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_deferred_1_over_rows)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
     int64_t block_rows,
     int64_t nT,
@@ -1645,16 +1650,16 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(reverse_2_weights_1, nH), 0, 2 * nH, 1 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (2 * nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(reverse_2_weights_1, nH), 0, nH), 1, nH, 2 * nH, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, 2 * nH);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(reverse_3_weights_1, nH), 0, 2 * nH, 1 * (nH), shared_2);
-    store *const shared_2_end = shared_2 + (2 * nH) * 1 * (nH);
+    way::hold(cg_panel(cg_in(reverse_3_weights_1, nH), 0, nH), 1, nH, 2 * nH, shared_2);
+    store *const shared_2_end = shared_2 + way::held(1, nH, 2 * nH);
     store *const shared_3 = shared_2_end;
-    cg_hold(cg_in(reverse_4_weights_1, nH), 0, 2 * nH, 1 * (nH), shared_3);
+    way::hold(cg_panel(cg_in(reverse_4_weights_1, nH), 0, nH), 1, nH, 2 * nH, shared_3);
     for (int64_t step = nT - 1; step >= 0; --step) {
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_in = d_h + d_h_next
              * s_1 = h_prev * (1 - t_1) + q_1 * t_1
              * s_2 = s_1 * (1 - t_2) + q_2 * t_2
@@ -1700,9 +1705,9 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
 }
         __syncthreads();
         /* d_t_3_pre @ [r_t_3.T]; d_q_3_pre @ [r_h_3.T] */
-        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_s_2 = d_s_2_1_d_q_3_pre + d_s_2_direct
              * d_t_2 = d_s_2 * (q_2 - s_1)
              * d_t_2_pre = d_t_2 * (1 - t_2) * t_2
@@ -1732,9 +1737,9 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
 }
         __syncthreads();
         /* d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
-        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_s_1 = d_s_2 * (1 - t_2) + d_s_1_1_d_q_2_pre
              * d_t_1 = d_s_1 * (q_1 - h_prev)
              * d_t_1_pre = d_t_1 * (1 - t_1) * t_1
@@ -1766,9 +1771,9 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
 }
         __syncthreads();
         /* d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
-        cg_block_product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)), shared_3, cg_rows(reverse_4_sums, nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)), shared_3, cg_rows(reverse_4_sums, nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* d_h_prev = d_s_1 * (1 - t_1) + d_h_prev_1_d_q_1_pre */
             const cellgen_rows<const real> d_s_1_rows = cg_in(reverse_d_s_1, nH);
             const cellgen_rows<const real> d_h_prev_1_d_q_1_pre_rows = cg_in(reverse_4_sums, nH);
@@ -1965,8 +1970,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
     cg_turn(&run, nH, nI, cg_rows(deferred_10_weights_1 + nH * nI, nI), cg_in(args->w_h, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH + (2 * nH) * 1 * nH + (2 * nH) * 1 * nH, sizeof(store), 7, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_s_1, reverse_d_s_2_direct, reverse_2_sums, reverse_2_weights_1, reverse_d_s_2, reverse_3_sums, reverse_3_weights_1, reverse_d_s_1, reverse_4_sums, reverse_4_weights_1);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH + (2 * nH) * 1 * nH + (2 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, 2 * nH) + cellgen_by_fragment::held(1, nH, 2 * nH) + cellgen_by_fragment::held(1, nH, 2 * nH), 7, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_s_1, reverse_d_s_2_direct, reverse_2_sums, reverse_2_weights_1, reverse_d_s_2, reverse_3_sums, reverse_3_weights_1, reverse_d_s_1, reverse_4_sums, reverse_4_weights_1);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_s_1, reverse_d_s_2_direct, reverse_2_sums, reverse_2_weights_1, reverse_d_s_2, reverse_3_sums, reverse_3_weights_1, reverse_d_s_1, reverse_4_sums, reverse_4_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_1), nB, nH,

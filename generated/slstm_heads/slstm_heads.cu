@@ -770,6 +770,7 @@ __global__ void CELLGEN_CUDA_NAME(slstm_heads_forward_1)(
 }
 
 /* A block takes some rows of one head through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(slstm_heads_forward_block)(
     int64_t block_rows,
     int64_t nT,
@@ -792,13 +793,13 @@ __global__ void CELLGEN_CUDA_NAME(slstm_heads_forward_block)(
     const int64_t head = blockIdx.y, first = head * (nD);
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold_head(forward_1_weights_2, 0, nK, head, 4, nD, nD, shared_1);
+    way::hold(cg_panel_of_head(forward_1_weights_2, 0, nK, head, nD, nD), 4, nD, nD, shared_1);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [r_z, r_i, r_f, r_o] */
-        cg_block_product<4>(top, rows, nD, nD, cg_in((step ? args->h + (step - 1) * nB * (nD * nK) : args->h_prev) + head * (nD), (nD * nK)), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nD * nK) + first, (4 * nD * nK)), nD * nK, 1);
-        for (int64_t at = threadIdx.x; at < rows * (nD); at += blockDim.x) {
-            const int64_t row = top + at / (nD), unit = first + at % (nD);
+        way::template product<4>(top, rows, nD, nD, cg_in((step ? args->h + (step - 1) * nB * (nD * nK) : args->h_prev) + head * (nD), (nD * nK)), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nD * nK) + first, (4 * nD * nK)), nD * nK, 1);
+        for (typename way::walk my(rows, nD); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = first + my.unit;
             /* z = tanh(b_z + x_w_z_h_prev)
              * i_bar = b_i + x_w_i_h_prev
              * f_bar = b_f + x_w_f_h_prev
@@ -979,8 +980,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_heads_cuda_sequence_forward)(
     /* x @ [w_z, w_i, w_f, w_o], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nD * nK, nI, args->x, nI, forward_1_weights_1, 4 * nD * nK, forward_1_sums, (4 * nD * nK), 0);
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, nK, cellgen_larger(0, nD), nD * 4 * nD, sizeof(store), 2, &blocks)) { /* a block takes rows of one head through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(slstm_heads_forward_block), blocks, nT, nB, nI, nK, nD, *args, forward_1_sums, forward_1_weights_2);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, nK, cellgen_larger(0, nD), nD * 4 * nD, cellgen_by_fragment::held(4, nD, nD), 2, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows of one head through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(slstm_heads_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nK, nD, *args, forward_1_sums, forward_1_weights_2);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(slstm_heads_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nK, nD, *args, forward_1_sums, forward_1_weights_2);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [r_z, r_i, r_f, r_o] */
@@ -1231,6 +1235,7 @@ __global__ void CELLGEN_CUDA_NAME(slstm_heads_deferred_1_over_rows)(
 }
 
 /* A block takes some rows of one head through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(slstm_heads_reverse_block)(
     int64_t block_rows,
     int64_t nT,
@@ -1256,19 +1261,19 @@ __global__ void CELLGEN_CUDA_NAME(slstm_heads_reverse_block)(
     const int64_t head = blockIdx.y, first = head * (nD);
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold_head(args->r_o, 1, nK, head, 1, nD, nD, shared_1);
-    store *const shared_1_end = shared_1 + (nD) * 1 * (nD);
+    way::hold(cg_panel_of_head(args->r_o, 1, nK, head, nD, nD), 1, nD, nD, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nD, nD);
     store *const shared_2 = shared_1_end;
-    cg_hold_head(args->r_f, 1, nK, head, 1, nD, nD, shared_2);
-    store *const shared_2_end = shared_2 + (nD) * 1 * (nD);
+    way::hold(cg_panel_of_head(args->r_f, 1, nK, head, nD, nD), 1, nD, nD, shared_2);
+    store *const shared_2_end = shared_2 + way::held(1, nD, nD);
     store *const shared_3 = shared_2_end;
-    cg_hold_head(args->r_i, 1, nK, head, 1, nD, nD, shared_3);
-    store *const shared_3_end = shared_3 + (nD) * 1 * (nD);
+    way::hold(cg_panel_of_head(args->r_i, 1, nK, head, nD, nD), 1, nD, nD, shared_3);
+    store *const shared_3_end = shared_3 + way::held(1, nD, nD);
     store *const shared_4 = shared_3_end;
-    cg_hold_head(args->r_z, 1, nK, head, 1, nD, nD, shared_4);
+    way::hold(cg_panel_of_head(args->r_z, 1, nK, head, nD, nD), 1, nD, nD, shared_4);
     for (int64_t step = nT - 1; step >= 0; --step) {
-        for (int64_t at = threadIdx.x; at < rows * (nD); at += blockDim.x) {
-            const int64_t row = top + at / (nD), unit = first + at % (nD);
+        for (typename way::walk my(rows, nD); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = first + my.unit;
             /* d_h_in = d_h + d_h_next
              * d_c_in = d_c + d_c_next
              * d_n_in = d_n + d_n_next
@@ -1368,13 +1373,13 @@ __global__ void CELLGEN_CUDA_NAME(slstm_heads_reverse_block)(
 }
         __syncthreads();
         /* d_o_pre @ [r_o.T] */
-        cg_block_product<1>(top, rows, nD, nD, cg_in(adjoints + step * nB * (4 * nD * nK) + head * (nD), (4 * nD * nK)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * (nD * nK) + first, (nD * nK)), nD * nK, 0);
+        way::template product<1>(top, rows, nD, nD, cg_in(adjoints + step * nB * (4 * nD * nK) + head * (nD), (4 * nD * nK)), shared_1, cg_rows(d_h_prev_pair + step % 2 * nB * (nD * nK) + first, (nD * nK)), nD * nK, 0);
         /* d_f_bar @ [r_f.T] */
-        cg_block_product<1>(top, rows, nD, nD, cg_in(adjoints + step * nB * (4 * nD * nK) + nD * nK + head * (nD), (4 * nD * nK)), shared_2, cg_rows(d_h_prev_pair + step % 2 * nB * (nD * nK) + first, (nD * nK)), nD * nK, 1);
+        way::template product<1>(top, rows, nD, nD, cg_in(adjoints + step * nB * (4 * nD * nK) + nD * nK + head * (nD), (4 * nD * nK)), shared_2, cg_rows(d_h_prev_pair + step % 2 * nB * (nD * nK) + first, (nD * nK)), nD * nK, 1);
         /* d_i_bar @ [r_i.T] */
-        cg_block_product<1>(top, rows, nD, nD, cg_in(adjoints + step * nB * (4 * nD * nK) + 2 * nD * nK + head * (nD), (4 * nD * nK)), shared_3, cg_rows(d_h_prev_pair + step % 2 * nB * (nD * nK) + first, (nD * nK)), nD * nK, 1);
+        way::template product<1>(top, rows, nD, nD, cg_in(adjoints + step * nB * (4 * nD * nK) + 2 * nD * nK + head * (nD), (4 * nD * nK)), shared_3, cg_rows(d_h_prev_pair + step % 2 * nB * (nD * nK) + first, (nD * nK)), nD * nK, 1);
         /* d_z_pre @ [r_z.T] */
-        cg_block_product<1>(top, rows, nD, nD, cg_in(adjoints + step * nB * (4 * nD * nK) + 3 * nD * nK + head * (nD), (4 * nD * nK)), shared_4, cg_rows(d_h_prev_pair + step % 2 * nB * (nD * nK) + first, (nD * nK)), nD * nK, 1);
+        way::template product<1>(top, rows, nD, nD, cg_in(adjoints + step * nB * (4 * nD * nK) + 3 * nD * nK + head * (nD), (4 * nD * nK)), shared_4, cg_rows(d_h_prev_pair + step % 2 * nB * (nD * nK) + first, (nD * nK)), nD * nK, 1);
         __syncthreads();
     }
 }
@@ -1570,8 +1575,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_heads_cuda_sequence_backward)(
     cg_copy(&run, nB, nD * nK, cg_rows(d_n_prev_pair + nT % 2 * nB * (nD * nK), nD * nK), cg_in(args->d_n_last, nD * nK));
     cg_copy(&run, nB, nD * nK, cg_rows(d_m_prev_pair + nT % 2 * nB * (nD * nK), nD * nK), cg_in(args->d_m_last, nD * nK));
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, nK, cellgen_larger(0, nD), nD * 1 * nD + nD * 1 * nD + nD * 1 * nD + nD * 1 * nD, sizeof(store), 5, &blocks)) { /* a block takes rows of one head through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(slstm_heads_reverse_block), blocks, nT, nB, nI, nK, nD, *args, adjoints, d_h_prev_pair, d_c_prev_pair, d_n_prev_pair, d_m_prev_pair);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, nK, cellgen_larger(0, nD), nD * 1 * nD + nD * 1 * nD + nD * 1 * nD + nD * 1 * nD, cellgen_by_fragment::held(1, nD, nD) + cellgen_by_fragment::held(1, nD, nD) + cellgen_by_fragment::held(1, nD, nD) + cellgen_by_fragment::held(1, nD, nD), 5, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows of one head through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(slstm_heads_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nK, nD, *args, adjoints, d_h_prev_pair, d_c_prev_pair, d_n_prev_pair, d_m_prev_pair);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(slstm_heads_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nK, nD, *args, adjoints, d_h_prev_pair, d_c_prev_pair, d_n_prev_pair, d_m_prev_pair);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(slstm_heads_reverse_1), nB, nD * nK,

@@ -534,6 +534,7 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_forward_1)(
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
+template <typename way>
 __global__ void CELLGEN_CUDA_NAME(sru_projection_forward_block)(
     int64_t block_rows,
     int64_t nT,
@@ -554,18 +555,18 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_forward_block)(
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
     store *const shared_1 = shared;
-    cg_hold(cg_in(args->w, nH), 0, nI, 1 * (nH), shared_1);
-    store *const shared_1_end = shared_1 + (nI) * 1 * (nH);
+    way::hold(cg_panel(cg_in(args->w, nH), 0, nH), 1, nH, nI, shared_1);
+    store *const shared_1_end = shared_1 + way::held(1, nH, nI);
     store *const shared_2 = shared_1_end;
-    cg_hold(cg_in(args->w_s, nH), 0, nI, 1 * (nH), shared_2);
+    way::hold(cg_panel(cg_in(args->w_s, nH), 0, nH), 1, nH, nI, shared_2);
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* x @ [w] */
-        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH), nH, 0);
+        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH), nH, 0);
         /* x @ [w_s] */
-        cg_block_product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_2, cg_rows((args->x_w_s ? args->x_w_s + step * nB * nH : forward_x_w_s), nH), nH, 0);
-        for (int64_t at = threadIdx.x; at < rows * (nH); at += blockDim.x) {
-            const int64_t row = top + at / (nH), unit = at % (nH);
+        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_2, cg_rows((args->x_w_s ? args->x_w_s + step * nB * nH : forward_x_w_s), nH), nH, 0);
+        for (typename way::walk my(rows, nH); my.more(); my.next()) {
+            const int64_t row = top + my.row, unit = my.unit;
             /* f = sigmoid(c_prev * v_f + b_f + x_w_f)
              * r = sigmoid(c_prev * v_r + b_r + x_w_r)
              * c = c_prev * f + (1 - f) * x_w
@@ -685,8 +686,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_forward)(
     /* x @ [w_f, w_r], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, forward_1_weights_1, 2 * nH, forward_1_sums, (2 * nH), 0);
     cellgen_blocks blocks;
-    if (!guarded && cellgen_choose_blocks(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nI * 1 * nH + nI * 1 * nH, sizeof(store), 3, &blocks)) { /* a block takes rows through all steps */
-        CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME(sru_projection_forward_block), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_x_w, forward_x_w_s);
+    const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nI * 1 * nH + nI * 1 * nH, cellgen_by_fragment::held(1, nH, nI) + cellgen_by_fragment::held(1, nH, nI), 3, &blocks);
+    if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(sru_projection_forward_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_x_w, forward_x_w_s);
+    } else if (way == CELLGEN_BY_THREAD) { /* without them */
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(sru_projection_forward_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, forward_1_sums, forward_x_w, forward_x_w_s);
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* x @ [w] */

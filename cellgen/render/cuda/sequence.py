@@ -183,13 +183,19 @@ def _either(choice: Choice, steps: str, body: Sequence[str]) -> list[str]:
         for units in tier.widest:
             widest = f"cellgen_larger({widest}, {units})"
         heads = tier.heads or "1"
-        chosen = f"nT, nB, {heads}, {widest}, {tier.shared}, sizeof(store), {len(tier.items)}"
+        sizes = f"nT, nB, {heads}, {widest}, {tier.shared}, {tier.fragments}, {len(tier.items)}"
+        name = f"CELLGEN_CUDA_NAME({tier.name})"
+        launch = f"CELLGEN_IN_BLOCKS(&run, ({name}<{{}}>), blocks, {tier.call});"
         head = [
             "cellgen_blocks blocks;",
-            f"if (!guarded && cellgen_choose_blocks(&run, args->tier, {chosen}, &blocks)) {{"
-            f" /* {_WHOLE['head' if tier.heads else 'block']} */",
+            f"const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>("
+            f"&run, args->tier, {sizes}, &blocks);",
+            f"if (way == CELLGEN_BY_FRAGMENT) {{ /* {_WHOLE['head' if tier.heads else 'block']},"
+            " with matrix units */",
+            "    " + launch.format("cellgen_matrix_units<store>::way"),
+            "} else if (way == CELLGEN_BY_THREAD) { /* without them */",
         ]
-        launch = f"CELLGEN_IN_BLOCKS(&run, CELLGEN_CUDA_NAME({tier.name}), blocks, {tier.call});"
+        launch = launch.format("cellgen_by_thread")
     return [*head, f"    {launch}", "} else {", *_indented(loop), "}"]
 
 

@@ -7,7 +7,8 @@ Input: what a part does in every step (products, loops). Output: ``TierContext``
   steps, its state in a register: one pass over memory.
 - ``block``: loops without sums between units. A block takes some rows through all steps, the
   recurrent weights in its shared memory; blocks never meet. Of heads, a block takes one: those
-  read nothing of each other.
+  read nothing of each other. Its products run thread by thread, or, of bfloat16, on matrix units:
+  one kernel, instantiated for both ways of ``cellgen_cuda_blocks.cuh``.
 
 Which tier runs is chosen by the host at run time, by capacity and the cost model of
 ``cellgen_cuda_tiers.cuh``; a part that has no tier says why.
@@ -52,6 +53,11 @@ class StepProduct:
     group: str = ""
     heads: str = ""
     width: str = ""
+
+    @property
+    def sizes(self) -> str:
+        """C text: slots, units and inner length of the weights that a block holds."""
+        return f"{self.slots}, {self.units}, {self.inner}"
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,12 @@ class TierContext:
         """C text: elements of weights that a block holds."""
         sizes = [f"{factor(p.inner)} * {p.slots} * {factor(p.units)}" for p in self.products]
         return " + ".join(sizes) or "(int64_t)0"
+
+    @property
+    def fragments(self) -> str:
+        """C text: the same in whole tiles of matrix units."""
+        held = [f"cellgen_by_fragment::held({p.sizes})" for p in self.products]
+        return " + ".join(held) or "(int64_t)0"
 
     @property
     def widest(self) -> list[str]:
@@ -291,4 +303,15 @@ def explanation(choices: Mapping[str, Choice]) -> list[str]:
                 f"{choice.kernel.shared} weights fit its shared memory and the model says it is "
                 f"faster; else one launch for each level and step"
             )
+            lines.append(_with_matrix_units(choice.kernel))
     return lines
+
+
+def _with_matrix_units(kernel: TierContext) -> str:
+    """Say when a block uses matrix units, and with which precision."""
+    sums = ", ".join(f"{p.slots} x {p.units} sums over {p.inner}" for p in kernel.products)
+    return (
+        f"    of bfloat16, with matrix units (mma m16n8k16: factors as stored, sums in float32) "
+        f"for {sums}, in whole tiles of 8 units, 16 factors and 8 rows, where that fits and the "
+        f"model says it is faster; of float32 and float64, never: their factors would lose bits"
+    )
