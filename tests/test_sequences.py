@@ -29,13 +29,13 @@ from cellgen import (
 )
 from cellgen import sum as units_sum
 from cellgen.abi import axis_length
-from cellgen.cells import GRU, LSTM, Elman, GRUBlockCell, GRUResetBefore, SLSTMHeads
+from cellgen.cells import GRU, LSTM, Elman, FastGRNN, GRUBlockCell, GRUResetBefore, SLSTMHeads
 from cellgen.check import check
 from cellgen.errors import ArgumentError
 from cellgen.over_time import STEP, run_steps
 from cellgen.pipeline import sequence_of
 from cellgen.schedule.groups import Group
-from cellgen.schedule.plan import Kind, Loop, Product
+from cellgen.schedule.plan import Kind, Loop, Product, Store
 from cellgen.schedule.sequence import Storage, meetings
 from cellgen.value import B
 from tests.conftest import TYPICAL
@@ -381,6 +381,15 @@ def test_only_kept_adjoints_take_memory_over_time():
     kept = [b.name for b in results if part.storage[b] is Storage.TIME]
     assert sorted(kept) == ["d_f_bar", "d_g_bar", "d_i_bar", "d_o_bar"]
     assert all(isinstance(stage, Group | Loop) for stage in part.stages)
+
+
+def test_the_gradient_of_a_number_is_shared_by_threads():
+    """Rows are added for each unit by the thread that has it, units once at the end."""
+    schedule = sequence_of(FastGRNN)
+    loops = [stage for stage in schedule.deferred.stages if isinstance(stage, Loop)]
+    assert {line.store for loop in loops for line in loop.lines} == {Store.LOCAL, Store.ADD_ROWS}
+    assert schedule.epilogue
+    assert [s.op for s in schedule.programs.epilogue.statements[:2]] == ["sum_to", "sum_to"]
 
 
 class NormalisedWeights(Cell):

@@ -22,7 +22,7 @@ from cellgen.ops import part
 from cellgen.program import Program, Statement
 from cellgen.schedule.saving import saved_values
 from cellgen.simplify import FORWARD, LOWER, simplify
-from cellgen.value import Role, Value
+from cellgen.value import Apply, Role, Shape, Value
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def unroll(definition: Definition) -> SequencePrograms:
     formed = [s.target for s in reverse.statements if s.target.role is Role.ADJOINT]
     formed += [total for total in totals if total not in formed]
     deferred = full.restrict("deferred", waiting, (*given, *formed))
-    deferred, epilogue = _cut_epilogue(deferred)
+    deferred, epilogue = _cut_epilogue(_sum_rows_first(deferred))
     deferred = _read_through_joins(deferred, reverse)
     kept = tuple(v for v in formed if v in deferred.arguments)
     reverse = full.restrict("reverse", tuple(dict.fromkeys((*passed, *kept))), given)
@@ -179,6 +179,24 @@ def _constant(forward: Program) -> tuple[Value, ...]:
             if statement.op != "part":
                 found.append(target)
     return tuple(found)
+
+
+def _sum_rows_first(deferred: Program) -> Program:
+    """Let the gradient of a number be a sum over rows, ``<name>_units``, then over units.
+
+    One chain over all rows and units would keep a single thread busy, an addition at a time.
+    """
+    statements: list[Statement] = []
+    for statement in deferred.statements:
+        target, operands = statement.target, statement.operands
+        if statement.op == "sum_to" and operands[0].is_batched and not target.is_batched:
+            shape = operands[0].shape[1:]
+            if target.shape != shape:
+                units = _like(target, f"{target.name}_units", shape)
+                statements.append(Statement(units, Apply("sum_to", operands, shape)))
+                statement = Statement(target, Apply("sum_to", (units,), target.shape))
+        statements.append(statement)
+    return deferred.with_statements(statements)
 
 
 def _cut_epilogue(deferred: Program) -> tuple[Program, Program | None]:
@@ -302,5 +320,5 @@ def _copy_shared(
     return full.with_statements((*statements, *copies))
 
 
-def _like(value: Value, name: str) -> Value:
-    return Value(name, value.shape, value.role, value.owner, value.order)
+def _like(value: Value, name: str, shape: Shape | None = None) -> Value:
+    return Value(name, shape or value.shape, value.role, value.owner, value.order)

@@ -914,9 +914,11 @@ typedef struct {
     real *d_z_pre_time; /* kept at every step */
     real *d_s_time; /* kept at every step */
     real *reverse_2_whole; /* products of one step */
-    real *total_d_sigmoid_nu; /* summed over all steps */
-    real *total_d_sigmoid_zeta; /* summed over all steps */
+    real *total_d_sigmoid_nu_units; /* summed over all steps */
+    real *total_d_sigmoid_zeta_units; /* summed over all steps */
     real *deferred_4_whole; /* products of one step */
+    real *epilogue_d_sigmoid_nu; /* of weights */
+    real *epilogue_d_sigmoid_zeta; /* of weights */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
@@ -1105,8 +1107,8 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1)(
     const real *b_z_rows = memory->args->b_z;
     const real *b_h_rows = memory->args->b_h;
     const real *s_rows = memory->args->s + step * nB * nH;
-    real *d_sigmoid_nu_rows = memory->total_d_sigmoid_nu;
-    real *d_sigmoid_zeta_rows = memory->total_d_sigmoid_zeta;
+    real *d_sigmoid_nu_units_rows = memory->total_d_sigmoid_nu_units;
+    real *d_sigmoid_zeta_units_rows = memory->total_d_sigmoid_zeta_units;
     real *d_b_h_rows = memory->args->d_b_h;
     real *d_b_z_rows = memory->args->d_b_z;
 
@@ -1114,12 +1116,12 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1)(
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* z = sigmoid(b_z + s)
      * h_bar = tanh(b_h + s)
-     * d_sigmoid_nu = sum(d_sigmoid_nu_terms -> (1,))
-     * d_sigmoid_zeta = sum(d_sigmoid_zeta_terms -> (1,))
+     * d_sigmoid_nu_units = sum(d_sigmoid_nu_terms -> (H,))
+     * d_sigmoid_zeta_units = sum(d_sigmoid_zeta_terms -> (H,))
      * d_b_h = sum(d_h_bar_pre -> (H,))
      * d_b_z = sum(d_z_pre -> (H,)) */
-    real d_sigmoid_nu = 0;
-    real d_sigmoid_zeta = 0;
+    real *d_sigmoid_nu_units_row = d_sigmoid_nu_units_rows + first;
+    real *d_sigmoid_zeta_units_row = d_sigmoid_zeta_units_rows + first;
     real *d_b_h_row = d_b_h_rows + first;
     real *d_b_z_row = d_b_z_rows + first;
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -1139,14 +1141,12 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1)(
             const real s = s_row[unit];
             const real z = cg_sigmoid(b_z + s);
             const real h_bar = cg_tanh(b_h + s);
-            d_sigmoid_nu += d_h_in * h_bar;
-            d_sigmoid_zeta += d_h_in * (1 - z) * h_bar;
+            d_sigmoid_nu_units_row[unit] += d_h_in * h_bar;
+            d_sigmoid_zeta_units_row[unit] += d_h_in * (1 - z) * h_bar;
             d_b_h_row[unit] += d_h_bar_pre;
             d_b_z_row[unit] += d_z_pre;
         }
     }
-    *(d_sigmoid_nu_rows) += d_sigmoid_nu;
-    *(d_sigmoid_zeta_rows) += d_sigmoid_zeta;
 }
 
 static void CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2)(
@@ -1339,11 +1339,30 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_epilogue)(const CELLGEN_NAM
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
+    /* d_sigmoid_nu = sum(d_sigmoid_nu_units -> (1,))
+     * d_sigmoid_zeta = sum(d_sigmoid_zeta_units -> (1,)) */
+    {
+        real d_sigmoid_nu = 0;
+        real d_sigmoid_zeta = 0;
+        {
+            const real *d_sigmoid_nu_units_row = memory->total_d_sigmoid_nu_units;
+            const real *d_sigmoid_zeta_units_row = memory->total_d_sigmoid_zeta_units;
+            CELLGEN_VECTORIZE
+            for (int64_t unit = 0; unit < nH; ++unit) {
+                const real d_sigmoid_nu_units = d_sigmoid_nu_units_row[unit];
+                const real d_sigmoid_zeta_units = d_sigmoid_zeta_units_row[unit];
+                d_sigmoid_nu += d_sigmoid_nu_units;
+                d_sigmoid_zeta += d_sigmoid_zeta_units;
+            }
+        }
+        *(memory->epilogue_d_sigmoid_nu) = d_sigmoid_nu;
+        *(memory->epilogue_d_sigmoid_zeta) = d_sigmoid_zeta;
+    }
     /* d_nu = d_sigmoid_nu * (1 - sigmoid_nu) * sigmoid_nu
      * d_zeta = d_sigmoid_zeta * (1 - sigmoid_zeta) * sigmoid_zeta */
     {
-        const real d_sigmoid_nu = *(memory->total_d_sigmoid_nu);
-        const real d_sigmoid_zeta = *(memory->total_d_sigmoid_zeta);
+        const real d_sigmoid_nu = *(memory->epilogue_d_sigmoid_nu);
+        const real d_sigmoid_zeta = *(memory->epilogue_d_sigmoid_zeta);
         const real sigmoid_zeta = *(memory->fixed_sigmoid_zeta);
         const real sigmoid_nu = *(memory->fixed_sigmoid_nu);
         real *d_nu_row = memory->args->d_nu;
@@ -1407,9 +1426,9 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_task)(int thread, int threa
     if (3 % threads == thread)
         for (int64_t unit = 0; unit < nH; ++unit) args->d_b_h[unit] = 0;
     if (4 % threads == thread)
-        for (int64_t unit = 0; unit < 1; ++unit) memory->total_d_sigmoid_nu[unit] = 0;
+        for (int64_t unit = 0; unit < nH; ++unit) memory->total_d_sigmoid_nu_units[unit] = 0;
     if (5 % threads == thread)
-        for (int64_t unit = 0; unit < 1; ++unit) memory->total_d_sigmoid_zeta[unit] = 0;
+        for (int64_t unit = 0; unit < nH; ++unit) memory->total_d_sigmoid_zeta_units[unit] = 0;
     cellgen_team_barrier(memory->team, thread);
 
     const int by_units = memory->by_units;
@@ -1450,7 +1469,7 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_task)(int thread, int threa
             CELLGEN_NAME(fast_grnn_sequence_backward_collect)(memory, step, begin, end);
             cellgen_team_barrier(memory->team, thread);
         }
-        if (thread == 0) CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1)(memory, step, 0, rows, 0, 1);
+        CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
         CELLGEN_NAME(fast_grnn_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
         CELLGEN_NAME(fast_grnn_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
         if (memory->unpacked)
@@ -1502,9 +1521,11 @@ static int64_t CELLGEN_NAME(fast_grnn_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_z_pre_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->d_s_time, real, 1, nT * nB * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->total_d_sigmoid_nu, real, 1, 1);
-    CELLGEN_PLACE(memory->total_d_sigmoid_zeta, real, 1, 1);
+    CELLGEN_PLACE(memory->total_d_sigmoid_nu_units, real, 1, nH);
+    CELLGEN_PLACE(memory->total_d_sigmoid_zeta_units, real, 1, nH);
     CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->epilogue_d_sigmoid_nu, real, 1, 1);
+    CELLGEN_PLACE(memory->epilogue_d_sigmoid_zeta, real, 1, 1);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);

@@ -928,42 +928,60 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_2)(
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
-/* d_b_h = sum(d_h_bar_pre -> (H,))
+/* z = sigmoid(b_z + s)
+ * h_bar = tanh(b_h + s)
+ * d_sigmoid_nu_units = sum(d_sigmoid_nu_terms -> (H,))
+ * d_sigmoid_zeta_units = sum(d_sigmoid_zeta_terms -> (H,))
+ * d_b_h = sum(d_h_bar_pre -> (H,))
  * d_b_z = sum(d_z_pre -> (H,)) */
 __global__ void CELLGEN_CUDA_NAME(fast_grnn_deferred_1_over_rows)(
     int64_t rows,
     int64_t units,
+    cellgen_rows<const store> d_h_in_rows,
     cellgen_rows<const store> d_h_bar_pre_rows,
     cellgen_rows<const store> d_z_pre_rows,
+    cellgen_rows<const store> b_z_rows,
+    cellgen_rows<const store> b_h_rows,
+    cellgen_rows<const store> s_rows,
+    real *d_sigmoid_nu_units_rows,
+    real *d_sigmoid_zeta_units_rows,
     real *d_b_h_rows,
     real *d_b_z_rows)
 {
     const int64_t unit = (int64_t)blockIdx.y * CELLGEN_CHUNK_UNITS + threadIdx.x;
     const int64_t first = (int64_t)blockIdx.x * CELLGEN_CHUNK_ROWS;
     const int64_t end = first + CELLGEN_CHUNK_ROWS < rows ? first + CELLGEN_CHUNK_ROWS : rows;
+    real d_sigmoid_nu_units = 0;
+    real d_sigmoid_zeta_units = 0;
     real d_b_h = 0;
     real d_b_z = 0;
     for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
+        const real d_h_in = cg_load(d_h_in_rows, row, unit);
         const real d_h_bar_pre = cg_load(d_h_bar_pre_rows, row, unit);
         const real d_z_pre = cg_load(d_z_pre_rows, row, unit);
+        const real b_z = cg_load(b_z_rows, 0, unit);
+        const real b_h = cg_load(b_h_rows, 0, unit);
+        const real s = cg_load(s_rows, row, unit);
+        const real z = cg_sigmoid(b_z + s);
+        const real h_bar = cg_tanh(b_h + s);
+        d_sigmoid_nu_units += d_h_in * h_bar;
+        d_sigmoid_zeta_units += d_h_in * (1 - z) * h_bar;
         d_b_h += d_h_bar_pre;
         d_b_z += d_z_pre;
     }
+    cellgen_chunk_total(d_sigmoid_nu_units, d_sigmoid_nu_units_rows, units, unit);
+    cellgen_chunk_total(d_sigmoid_zeta_units, d_sigmoid_zeta_units_rows, units, unit);
     cellgen_chunk_total(d_b_h, d_b_h_rows, units, unit);
     cellgen_chunk_total(d_b_z, d_b_z_rows, units, unit);
 }
 
-/* z = sigmoid(b_z + s)
- * h_bar = tanh(b_h + s)
- * d_sigmoid_nu = sum(d_sigmoid_nu_terms -> (1,))
- * d_sigmoid_zeta = sum(d_sigmoid_zeta_terms -> (1,)) */
-__global__ void CELLGEN_CUDA_NAME(fast_grnn_deferred_1_over_all)(
+/* d_sigmoid_nu = sum(d_sigmoid_nu_units -> (1,))
+ * d_sigmoid_zeta = sum(d_sigmoid_zeta_units -> (1,)) */
+__global__ void CELLGEN_CUDA_NAME(fast_grnn_sequence_backward_epilogue_1_over_all)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_h_in_rows,
-    cellgen_rows<const store> b_z_rows,
-    cellgen_rows<const store> b_h_rows,
-    cellgen_rows<const store> s_rows,
+    cellgen_rows<const store> d_sigmoid_nu_units_rows,
+    cellgen_rows<const store> d_sigmoid_zeta_units_rows,
     real *d_sigmoid_nu_rows,
     real *d_sigmoid_zeta_rows)
 {
@@ -973,14 +991,10 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_deferred_1_over_all)(
     real d_sigmoid_nu = 0;
     real d_sigmoid_zeta = 0;
     for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
-        const real d_h_in = cg_load(d_h_in_rows, row, unit);
-        const real b_z = cg_load(b_z_rows, 0, unit);
-        const real b_h = cg_load(b_h_rows, 0, unit);
-        const real s = cg_load(s_rows, row, unit);
-        const real z = cg_sigmoid(b_z + s);
-        const real h_bar = cg_tanh(b_h + s);
-        d_sigmoid_nu += d_h_in * h_bar;
-        d_sigmoid_zeta += d_h_in * (1 - z) * h_bar;
+        const real d_sigmoid_nu_units = cg_load(d_sigmoid_nu_units_rows, 0, unit);
+        const real d_sigmoid_zeta_units = cg_load(d_sigmoid_zeta_units_rows, 0, unit);
+        d_sigmoid_nu += d_sigmoid_nu_units;
+        d_sigmoid_zeta += d_sigmoid_zeta_units;
     }
     cellgen_chunk_total(d_sigmoid_nu, d_sigmoid_nu_rows, units, unit);
     cellgen_chunk_total(d_sigmoid_zeta, d_sigmoid_zeta_rows, units, unit);
@@ -988,11 +1002,11 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_deferred_1_over_all)(
 
 /* d_nu = d_sigmoid_nu * (1 - sigmoid_nu) * sigmoid_nu
  * d_zeta = d_sigmoid_zeta * (1 - sigmoid_zeta) * sigmoid_zeta */
-__global__ void CELLGEN_CUDA_NAME(fast_grnn_sequence_backward_epilogue_1)(
+__global__ void CELLGEN_CUDA_NAME(fast_grnn_sequence_backward_epilogue_2)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_sigmoid_nu_rows,
-    cellgen_rows<const store> d_sigmoid_zeta_rows,
+    cellgen_rows<const real> d_sigmoid_nu_rows,
+    cellgen_rows<const real> d_sigmoid_zeta_rows,
     cellgen_rows<const store> sigmoid_zeta_rows,
     cellgen_rows<const store> sigmoid_nu_rows,
     cellgen_rows<store> d_nu_rows,
@@ -1109,8 +1123,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward_work
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
          + CELLGEN_CUDA_BYTES(1, store)
          + CELLGEN_CUDA_BYTES(1, store)
-         + CELLGEN_CUDA_BYTES(1, store)
-         + CELLGEN_CUDA_BYTES(1, store)
+         + CELLGEN_CUDA_BYTES(nH, store)
+         + CELLGEN_CUDA_BYTES(nH, store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
@@ -1126,7 +1140,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward_work
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
+         + CELLGEN_CUDA_BYTES(1, real)
+         + CELLGEN_CUDA_BYTES(1, real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS((int64_t)1) * (nH), real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS((int64_t)1) * (nH), real);
 }
 
 CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
@@ -1164,10 +1182,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(1, store);
     store *const sigmoid_nu_once = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(1, store);
-    store *const d_sigmoid_nu_once = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(1, store);
-    store *const d_sigmoid_zeta_once = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(1, store);
+    store *const d_sigmoid_nu_units_once = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nH, store);
+    store *const d_sigmoid_zeta_units_once = (store *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nH, store);
     unsigned char *const step_counts = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
@@ -1192,14 +1210,22 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_2_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const fast_grnn_deferred_1_over_rows_d_sigmoid = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+    real *const fast_grnn_deferred_1_over_rows_d_sigmoid_2 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const fast_grnn_deferred_1_over_rows_d_b_h_chu = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const fast_grnn_deferred_1_over_rows_d_b_z_chu = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
-    real *const fast_grnn_deferred_1_over_all_d_sigmoid = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
-    real *const fast_grnn_deferred_1_over_all_d_sigmoid_2 = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+    real *const epilogue_d_sigmoid_nu = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(1, real);
+    real *const epilogue_d_sigmoid_zeta = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(1, real);
+    real *const fast_grnn_sequence_backward_epilogue_1_o = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS((int64_t)1) * (nH), real);
+    real *const fast_grnn_sequence_backward_epilogue_1_o_2 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS((int64_t)1) * (nH), real);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
@@ -1262,21 +1288,20 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(fast_grnn_deferred_1_over_rows), nT * nB, nH,
+        cg_in(adjoints, (4 * nH)),
         cg_in(adjoints + nH, (4 * nH)),
         cg_in(adjoints + 2 * nH, (4 * nH)),
-        fast_grnn_deferred_1_over_rows_d_b_h_chu,
-        fast_grnn_deferred_1_over_rows_d_b_z_chu);
-    cg_add_chunks(&run, nT * nB, nH, fast_grnn_deferred_1_over_rows_d_b_h_chu, cg_rows(args->d_b_h, nH));
-    cg_add_chunks(&run, nT * nB, nH, fast_grnn_deferred_1_over_rows_d_b_z_chu, cg_rows(args->d_b_z, nH));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(fast_grnn_deferred_1_over_all), nT * nB, nH,
-        cg_in(adjoints, (4 * nH)),
         cg_in(args->b_z, nH),
         cg_in(args->b_h, nH),
         cg_in(args->s, nH),
-        fast_grnn_deferred_1_over_all_d_sigmoid,
-        fast_grnn_deferred_1_over_all_d_sigmoid_2);
-    cg_add_all(&run, nT * nB, nH, fast_grnn_deferred_1_over_all_d_sigmoid, cg_rows(d_sigmoid_nu_once, 1));
-    cg_add_all(&run, nT * nB, nH, fast_grnn_deferred_1_over_all_d_sigmoid_2, cg_rows(d_sigmoid_zeta_once, 1));
+        fast_grnn_deferred_1_over_rows_d_sigmoid,
+        fast_grnn_deferred_1_over_rows_d_sigmoid_2,
+        fast_grnn_deferred_1_over_rows_d_b_h_chu,
+        fast_grnn_deferred_1_over_rows_d_b_z_chu);
+    cg_add_chunks(&run, nT * nB, nH, fast_grnn_deferred_1_over_rows_d_sigmoid, cg_rows(d_sigmoid_nu_units_once, nH));
+    cg_add_chunks(&run, nT * nB, nH, fast_grnn_deferred_1_over_rows_d_sigmoid_2, cg_rows(d_sigmoid_zeta_units_once, nH));
+    cg_add_chunks(&run, nT * nB, nH, fast_grnn_deferred_1_over_rows_d_b_h_chu, cg_rows(args->d_b_h, nH));
+    cg_add_chunks(&run, nT * nB, nH, fast_grnn_deferred_1_over_rows_d_b_z_chu, cg_rows(args->d_b_z, nH));
     /* d_u = h_prev.T @ d_s */
     cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 3 * nH, (4 * nH), args->d_u, nH, 0);
     if (nT > 1)
@@ -1285,9 +1310,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
     cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, adjoints + 3 * nH, (4 * nH), args->d_w, nH, 0);
     /* d_s @ [w.T] */
     cg_gemm_nt(&run, nT * nB, nI, nH, adjoints + 3 * nH, (4 * nH), args->w, nH, args->d_x, nI, 0);
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_sequence_backward_epilogue_1), (int64_t)1, (int64_t)1,
-        cg_in(d_sigmoid_nu_once, 1),
-        cg_in(d_sigmoid_zeta_once, 1),
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(fast_grnn_sequence_backward_epilogue_1_over_all), (int64_t)1, nH,
+        cg_in(d_sigmoid_nu_units_once, nH),
+        cg_in(d_sigmoid_zeta_units_once, nH),
+        fast_grnn_sequence_backward_epilogue_1_o,
+        fast_grnn_sequence_backward_epilogue_1_o_2);
+    cg_add_all(&run, (int64_t)1, nH, fast_grnn_sequence_backward_epilogue_1_o, cg_rows(epilogue_d_sigmoid_nu, 1));
+    cg_add_all(&run, (int64_t)1, nH, fast_grnn_sequence_backward_epilogue_1_o_2, cg_rows(epilogue_d_sigmoid_zeta, 1));
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_sequence_backward_epilogue_2), (int64_t)1, (int64_t)1,
+        cg_in(epilogue_d_sigmoid_nu, 1),
+        cg_in(epilogue_d_sigmoid_zeta, 1),
         cg_in(sigmoid_zeta_once, 1),
         cg_in(sigmoid_nu_once, 1),
         cg_rows(args->d_nu, 1),
