@@ -6,7 +6,7 @@ functions that ``Kernel`` has. Arrays are anything with ``__dlpack__`` or
 neither copied nor converted. Calls launch on the caller's stream and return without waiting.
 float32, float64, and bfloat16 with float32 arithmetic. Results are made by the library of the
 arguments where it can be asked (PyTorch, CuPy), else they are ``DeviceArray``.
-Not supported: windows and strides over time; arrays that are not contiguous.
+Steps and rows of arrays over time may lie any distance apart; other arrays are contiguous.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 from . import nvcc
 from .abi import ERROR_CODES, Argument, Function, Interface, axis_length, axis_terms
 from .build import Built, SourceFiles
-from .cuda_abi import CUDA_STORES, cuda_cdef, cuda_symbols
+from .cuda_abi import CUDA_STORES, cuda_cdef, cuda_symbols, over_time
 from .cuda_graphs import Graphs, Launch
 from .errors import ArgumentError, BuildError, DeviceError
 from .results import Results, result_class
@@ -57,10 +57,7 @@ TABLES = {
     "reset": (("T", "B"), FLAGS),
 }
 """Options over time that are arrays: their axes and element types."""
-HOST_OPTIONS = (
-    *("batch_first", "last_only", "window", "bp_lim", "consume", "plan", "threads", "packed"),
-    "flush_denormals",
-)
+HOST_OPTIONS = (*("bp_lim", "consume", "plan", "threads", "packed", "flush_denormals"),)
 """Options over time that the C kernels have and these have not."""
 
 
@@ -80,14 +77,47 @@ _HINTS = {
 
 @dataclass(frozen=True)
 class View:
-    """What a call needs to know of an array: where it is, and what; device -1 is not known yet."""
+    """What a call needs to know of an array: where it is, and what; device -1 is not known yet.
+
+    ``strides`` are in elements, None where nothing has gaps.
+    """
 
     pointer: int
     shape: tuple[int, ...]
     dtype: str
     device: int
-    contiguous: bool
+    strides: tuple[int, ...] | None = None
     writable: bool = True
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether nothing has gaps."""
+        return self.strides is None
+
+    @property
+    def apart(self) -> tuple[int, ...]:
+        """Elements from one index to the next, of every axis."""
+        return _dense(self.shape) if self.strides is None else self.strides
+
+    def swapped(self) -> View:
+        """The same with its first two axes swapped."""
+        if len(self.shape) < 2:
+            return self
+        (first, second, *rest), (one, other, *others) = self.shape, self.apart
+        shape, strides = (second, first, *rest), (other, one, *others)
+        return replace(self, shape=shape, strides=_with_gaps(shape, strides))
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def _with_gaps(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Strides in elements, or None where they leave no gaps."""
+    if strides is None or 0 in shape:
+        return None
+    pairs = zip(shape, strides, _dense(shape), strict=True)
+    return strides if any(n != 1 and one != other for n, one, other in pairs) else None
 
 
 class DeviceArray:
@@ -337,6 +367,9 @@ class CudaFunction:
         self._takes = tuple(item.name for item in function.arguments if item.saved)
         self._fields = tuple(item.name for item in function.results if not item.saved)
         self._is_forward = function.name == "sequence_forward"
+        named = ((a.name, a) for a in function.arguments)
+        made = ((f"out {a.name}", a) for a in function.results)
+        self._turned = {name for name, a in (*named, *made) if a.over_time}
         extra = ("saved",) if self._is_forward else ()
         self.result = result_class(function.name, (*self._fields, *extra))
         self.saved = result_class("saved", self._saves)
@@ -370,14 +403,15 @@ class CudaFunction:
         ``function.graphs.clear()`` gives it back.
 
         Functions over time take ``lengths`` (B) of int64, ``mask`` and ``reset`` (T, B) of bool,
-        ``reverse`` and ``zero_output_for_mask``, as those of the C kernels do, see ``Options``. The
-        arrays lie on the device; a length outside 0 to T counts as the nearer of the two.
+        ``reverse``, ``zero_output_for_mask``, ``batch_first``, ``last_only`` (forward) and
+        ``window`` (backward), as those of the C kernels do, see ``Options``. The arrays lie on the
+        device; a length outside 0 to T counts as the nearer of the two.
         """
         if tier not in TIERS:
             raise self._fault(f"tier is {tier!r}, expected one of {', '.join(TIERS)}")
         if graph and not self.function.team:
             raise self._fault("graph is an option of functions over time; leave it out")
-        options = self._take_options(arguments, tier)
+        options = self._take_options(arguments, tier, save=save)
         self._refuse_options(arguments)
         if saved is not None:
             arguments.update(zip(self._takes, saved, strict=True))
@@ -390,33 +424,42 @@ class CudaFunction:
             library = self._kernel.library()
             self._find_devices(library, views)
             tables = {n: views.pop(n) for n in options.labelled}
+            if options.batch_first:
+                tables = {n: v.swapped() for n, v in tables.items()}
+                views.update((n, v.swapped()) for n, v in views.items() if n in self._turned)
             dims, dtype, device = self._check(views)
             if tier == "fragments" and dtype != "bfloat16":
                 raise self._fault(
                     f"tier is 'fragments' and arrays are {dtype}: matrix units take bfloat16 only; "
                     f"use tier='whole'"
                 )
-            self._check_tables(tables, dims, device)
+            self._check_tables(tables, dims, device, batch_first=options.batch_first)
             with library.on(device):
                 results = dict(out or {})
-                self._make_results(results, views, given, dims, dtype, device, save, handle)
-                settings = {**options.settings, "tier": TIERS[tier]}
+                self._make_results(
+                    results, views, given, dims, dtype, device, save, handle, options
+                )
+                settings: dict[str, object] = {**options.settings, "tier": TIERS[tier]}
+                if self.function.team:
+                    settings |= self._layout(views, tables, dims)
                 settings |= {n.removeprefix("option "): v.pointer for n, v in tables.items()}
                 call = self._call(views, scalars, dims, dtype, device, handle, settings)
                 self._launch(call, graph if self.function.team else False)
-        ordered = [results[name] for name in self._fields]
+        ordered = [results.get(name) for name in self._fields]
         if not self._is_forward:
             return tuple.__new__(self.result, ordered)
         kept = tuple.__new__(self.saved, [results[n] for n in self._saves]) if save else None
         return tuple.__new__(self.result, [*ordered, kept])
 
-    def _take_options(self, arguments: dict[str, object], tier: str) -> _Options:
+    def _take_options(self, arguments: dict[str, object], tier: str, *, save: bool) -> _Options:
         """Take the options over time out of the arguments. Raises ArgumentError."""
         if not self.function.team:
             return _Options({}, {})
         found = {name: arguments.pop(name, None) for name in TABLES}
         tables = {f"option {n}": array for n, array in found.items() if array is not None}
-        flags = {n: arguments.pop(n, False) for n in ("reverse", "zero_output_for_mask")}
+        names = ["reverse", "zero_output_for_mask", "batch_first"]
+        names += ["last_only"] if self._is_forward else []
+        flags = {n: arguments.pop(n, False) for n in names}
         for name, value in flags.items():
             if not isinstance(value, bool | np.bool_):
                 raise self._fault(f"{name} is {value!r:.60}, expected True or False")
@@ -425,11 +468,21 @@ class CudaFunction:
                 f"tier is {tier!r}, and all steps run in one launch only where every step counts; "
                 "leave out lengths, mask and reset, or use tier='steps'"
             )
-        settings = {"reverse": int(bool(flags["reverse"]))}
-        return _Options(tables, {**settings, "hold": int(not flags["zero_output_for_mask"])})
+        window = 0 if self._is_forward else arguments.pop("window", 0)
+        if isinstance(window, bool) or not isinstance(window, int | np.integer) or window < 0:
+            raise self._fault(
+                f"window is {window!r:.60}, expected a number of steps, or 0 for no limit"
+            )
+        settings = {
+            "reverse": int(bool(flags["reverse"])),
+            "hold": int(not flags["zero_output_for_mask"]),
+            "last": int(bool(flags.get("last_only")) and not save),
+            "window": int(window),
+        }
+        return _Options(tables, settings, bool(flags["batch_first"]))
 
     def _check_tables(
-        self, tables: Mapping[str, View], dims: Mapping[str, int], device: int
+        self, tables: Mapping[str, View], dims: Mapping[str, int], device: int, *, batch_first: bool
     ) -> None:
         """Check the arrays that say which steps count. Raises ArgumentError."""
         for label, view in tables.items():
@@ -437,15 +490,18 @@ class CudaFunction:
             axes, dtypes = TABLES[name]
             shape = tuple(dims[axis] for axis in axes)
             if view.dtype not in dtypes or view.shape != shape:
+                order = slice(None, None, -1 if batch_first else 1)
+                seen = view.shape[order] if len(view.shape) == 2 else view.shape
                 raise self._fault(
-                    f"{name} is {view.dtype} of shape {view.shape}, expected {dtypes[0]} of shape "
-                    f"({', '.join(axes)}) = {shape}"
+                    f"{name} is {view.dtype} of shape {seen}, expected {dtypes[0]} of shape "
+                    f"({', '.join(axes[order])}) = {shape[order]}"
                 )
-            if view.device != device or not view.contiguous:
+            is_apart = name == "lengths" and not view.contiguous
+            if view.device != device or is_apart:
                 raise self._fault(
-                    f"{name} is on device {view.device}"
-                    f"{'' if view.contiguous else ' and not contiguous'}, expected a contiguous "
-                    f"array on device {device}, where the other arrays are"
+                    f"{name} is on device {view.device}{' and not contiguous' if is_apart else ''}"
+                    f", expected {'a contiguous' if is_apart else 'an'} array on device {device}, "
+                    f"where the other arrays are"
                 )
 
     def _refuse_options(self, arguments: dict[str, object]) -> None:
@@ -510,6 +566,7 @@ class CudaFunction:
                 raise self._fault(
                     f"{name} has {len(view.shape)} axes, expected ({', '.join(items[name].shape)})"
                 )
+            self._check_memory(name, view, items[name])
         for _ in self.function.dims:
             for name, view in views.items():
                 for axis, length in zip(items[name].shape, view.shape, strict=True):
@@ -539,13 +596,29 @@ class CudaFunction:
                 f"{name} is on device {view.device} and {first_name} on device {first.device}; "
                 f"move all arrays to one device"
             )
-        if not view.contiguous:
-            raise self._fault(
-                f"{name} is not contiguous, and nothing is copied behind your back; pass "
-                f"{name.removeprefix('out ')}.contiguous() or its like"
-            )
         if name.startswith("out ") and not view.writable:
             raise self._fault(f"{name} is read-only; give an array that can be written")
+
+    def _check_memory(self, name: str, view: View, item: Argument) -> None:
+        """Check the gaps of an array: between steps and rows of one over time, else nowhere."""
+        free = 2 if item.over_time else 0
+        if view.contiguous:
+            return
+        if _with_gaps(view.shape[free:], view.apart[free:]) is not None or not free:
+            what = "has units that are not contiguous" if free else "is not contiguous"
+            raise self._fault(
+                f"{name} {what}, and nothing is copied behind your back; pass "
+                f"{name.removeprefix('out ')}.contiguous() or its like"
+            )
+        dense = math.prod(view.shape[2:])
+        moves = zip(view.apart[:2], view.shape[:2], strict=True)
+        for stride, length in sorted((abs(s), n) for s, n in moves if n > 1):
+            if stride < dense and name.startswith("out "):
+                raise self._fault(
+                    f"{name} has rows that share memory (shape {view.shape}, strides of "
+                    f"{view.apart} elements), expected each in a place of its own"
+                )
+            dense = stride * length
 
     def _fault(self, what: str) -> ArgumentError:
         return ArgumentError(f"{self.__qualname__}: {what}")
@@ -560,15 +633,40 @@ class CudaFunction:
         device: int,
         save: bool,
         stream: int,
+        options: _Options,
     ) -> None:
         like = next(iter(given.values()))
         for item in self.function.results:
             if item.name in results or (item.saved and not save):
                 continue
+            if item.over_time and options.settings.get("last"):
+                continue
             shape = tuple(axis_length(axis, dims) for axis in item.shape)
+            turned = options.batch_first and item.over_time
+            if turned:
+                shape = (shape[1], shape[0], *shape[2:])
             made = _make(like, shape, dtype, device, self._kernel.library(), stream)
             results[item.name] = made
-            views[f"out {item.name}"] = _view_of_made(made, shape, dtype, device)
+            view = _view_of_made(made, shape, dtype, device)
+            views[f"out {item.name}"] = view.swapped() if turned else view
+
+    def _layout(
+        self, views: Mapping[str, View], tables: Mapping[str, View], dims: dict[str, int]
+    ) -> dict[str, object]:
+        """Tell how far apart steps and rows lie, of every array over time, mask and reset."""
+        strides: list[int] = []
+        found = []
+        for item in over_time(self.function):
+            view = views.get(item.name) or views.get(f"out {item.name}")
+            shape = tuple(axis_length(axis, dims) for axis in item.shape)
+            strides += _dense(shape)[:2] if view is None else view.apart[:2]
+            found.append(view)
+        for name in ("mask", "reset"):
+            view = tables.get(f"option {name}")
+            strides += (dims["B"], 1) if view is None else view.apart
+            found.append(view)
+        strided = any(view is not None and not view.contiguous for view in found)
+        return {"strided": int(strided), "strides": strides if strided else [0] * len(strides)}
 
     def _call(
         self,
@@ -578,7 +676,7 @@ class CudaFunction:
         dtype: str,
         device: int,
         stream: int,
-        settings: Mapping[str, int],
+        settings: Mapping[str, object],
     ) -> Launch:
         """Put together what the kernels depend on."""
         library = self._kernel.library()
@@ -586,15 +684,15 @@ class CudaFunction:
         names = cuda_symbols(self._kernel.interface, self.function, SUFFIXES[dtype])
         lengths = [dims[name] for name in self.function.dims]
         blas = self._kernel.blas(device)
-        how = [_how(settings)] if self.function.team else []
-        size = getattr(lib, names.workspace_size)(*lengths, int(blas != ffi.NULL), *how)
         args = ffi.new(f"{names.struct} *")
         for item in (*self.function.struct_members, *self.function.results):
             _set(ffi, args, item, views, scalars)
-        args.workspace_bytes = size
-        args.blas = blas
         for name, value in settings.items():
             setattr(args, name, ffi.cast(_TABLE_TYPES[name], value) if name in TABLES else value)
+        how = [getattr(lib, names.how)(*lengths, args)] if self.function.team else []
+        size = getattr(lib, names.workspace_size)(*lengths, int(blas != ffi.NULL), *how)
+        args.workspace_bytes = size
+        args.blas = blas
         key = repr((names.call, lengths, device, stream)).encode() + bytes(ffi.buffer(args))
 
         def run(on: int, workspace: int) -> int:
@@ -633,16 +731,10 @@ class _Options:
 
     labelled: Mapping[str, object]
     settings: Mapping[str, int]
+    batch_first: bool = False
 
 
 _TABLE_TYPES = {"lengths": "int64_t *", "mask": "unsigned char *", "reset": "unsigned char *"}
-
-
-def _how(settings: Mapping[str, int]) -> int:
-    """What the workspace is for: ``cellgen_how`` of ``cellgen_cuda_options.cuh``."""
-    if any(settings.get(name) for name in TABLES):
-        return 3
-    return 1 if settings["reverse"] else 0
 
 
 def _solve(
@@ -703,7 +795,7 @@ def _look(
     where: str, name: str, array: object, stream: int, lent: list[Callable[[], None]]
 ) -> View:
     if isinstance(array, DeviceArray):
-        return View(array.pointer, array.shape, array.dtype, array.device, True)
+        return View(array.pointer, array.shape, array.dtype, array.device)
     if hasattr(array, "__dlpack_device__"):
         kind, device = array.__dlpack_device__()
         if int(kind) not in ON_DEVICE:
@@ -737,22 +829,15 @@ def _from_interface(where: str, name: str, interface: Mapping[str, Any]) -> View
         )
     dtype = _TYPESTRS[typestr]
     pointer, read_only = interface["data"]
-    strides = interface.get("strides")
-    contiguous = strides is None or _is_contiguous(
-        shape, tuple(int(s) // BYTES[dtype] for s in strides)
-    )
-    return View(int(pointer), shape, dtype, -1, contiguous, not read_only)
-
-
-def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    expected = 1
-    if 0 in shape:
-        return True
-    for length, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if length != 1 and stride != expected:
-            return False
-        expected *= length
-    return True
+    found = interface.get("strides")
+    strides = None if found is None else tuple(int(s) for s in found)
+    if strides is not None and any(s % BYTES[dtype] for s in strides):
+        raise ArgumentError(
+            f"{where}: {name} has strides of {strides} bytes, expected multiples of its items' "
+            f"{BYTES[dtype]} bytes"
+        )
+    in_elements = None if strides is None else tuple(s // BYTES[dtype] for s in strides)
+    return View(int(pointer), shape, dtype, -1, _with_gaps(shape, in_elements), not read_only)
 
 
 class _DLDevice(ctypes.Structure):
@@ -789,7 +874,7 @@ def _from_dlpack(capsule: object, device: int, lent: list[Callable[[], None]]) -
         shape,
         _KINDS.get(kind, f"DLPack type {kind}") if tensor.dtype.lanes == 1 else "a vector type",
         device,
-        strides is None or _is_contiguous(shape, strides),
+        _with_gaps(shape, strides),
     )
 
 
@@ -863,4 +948,4 @@ def _view_of_made(made: Any, shape: tuple[int, ...], dtype: str, device: int) ->
         pointer = int(made.data_ptr())
     else:
         pointer = int(made.data.ptr)
-    return View(pointer, shape, dtype, device, True)
+    return View(pointer, shape, dtype, device)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .abi import Function, Interface, c_parameters
+from .abi import Argument, Function, Interface, c_parameters
 
 CUDA_STORES = (
     ("f32", "float", "float32"),
@@ -17,6 +17,11 @@ CUDA_STORES = (
     ("bf16", "void", "bfloat16"),
 )
 """Symbol suffix, C type behind pointers and dtype of each instantiation for CUDA."""
+
+
+def over_time(function: Function) -> tuple[Argument, ...]:
+    """Arrays over time of the argument struct, in its order."""
+    return tuple(a for a in (*function.struct_members, *function.results) if a.over_time)
 
 
 def cuda_struct_lines(
@@ -42,6 +47,11 @@ def cuda_struct_lines(
         yield "const unsigned char *reset;", "(T, B), 1 starts a step from zero; NULL: none"
         yield "int reverse;", "from the last step to the first"
         yield "int hold;", "outputs of steps that the mask leaves out repeat the state"
+        yield "int last;", "forward: outputs over time are not wanted, they may be NULL"
+        yield "int64_t window;", "backward: no gradient enters step n * window from the one after"
+        yield "int strided;", "whether the strides that follow count; 0: no gaps"
+        count = 2 * (len(over_time(function)) + 2)
+        yield f"int64_t strides[{count}];", "step, row: of arrays over time in order, mask, reset"
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,7 @@ class CudaSymbols:
     call: str
     struct: str
     workspace_size: str
+    how: str
 
 
 def cuda_symbols(interface: Interface, function: Function, suffix: str) -> CudaSymbols:
@@ -60,6 +71,7 @@ def cuda_symbols(interface: Interface, function: Function, suffix: str) -> CudaS
         call=f"{stem}_{suffix}",
         struct=f"{stem}_args_{suffix}",
         workspace_size=f"{stem}_workspace_size_{suffix}",
+        how=f"{stem}_how_{suffix}",
     )
 
 
@@ -106,6 +118,8 @@ def cuda_cdef(interface: Interface) -> str:
             lines.append(f"typedef struct {{ {members} }} {names.struct};")
             dims = c_parameters(function)
             lines.append(f"int {names.call}({dims}, const {names.struct} *args);")
-            size = "int with_blas, int how" if function.team else "int with_blas"
+            size = "int with_blas, int64_t how" if function.team else "int with_blas"
+            if function.team:
+                lines.append(f"int64_t {names.how}({dims}, const {names.struct} *args);")
             lines.append(f"int64_t {names.workspace_size}({dims}, {size});")
     return "\n".join(lines) + "\n"

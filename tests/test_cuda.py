@@ -74,7 +74,7 @@ def emulated(cell: type[Cell]) -> CudaKernel:
     return kernel
 
 
-PLAIN = ("save", "saved", "tier", "graph", "reverse", "zero_output_for_mask")
+PLAIN = ("save", "saved", "tier", "graph", "reverse", "zero_output_for_mask", "window")
 """Arguments that are no arrays."""
 
 
@@ -384,6 +384,150 @@ def test_options_over_time_agree_with_the_c_kernels(cell: type[Cell]) -> None:
             assert relative(one, other) < TOLERANCE["float64"], (seed, name)
 
 
+def spread(array: np.ndarray, seed: int) -> np.ndarray:
+    """The same numbers with gaps of NaN: batch first, in a part of a larger array, or backwards."""
+    steps, rows, *units = array.shape
+    if seed % 3 == 0:
+        room = np.full((rows, steps + 1, *units), np.nan).swapaxes(0, 1)[:-1]
+    elif seed % 3 == 1:
+        wide = (*units[:-1], units[-1] + 3) if len(units) == 1 else tuple(units)
+        room = np.full((steps, rows + 2, *wide), np.nan)[:, 1:-1]
+        room = room[..., 2:-1] if len(units) == 1 else room
+    else:
+        room = np.full((2 * steps + 1, rows, *units), np.nan)[::-2][:steps]
+    room[...] = array
+    return room
+
+
+def base_of(array: np.ndarray) -> np.ndarray:
+    return array if array.base is None else base_of(array.base)
+
+
+def laid(
+    arrays: Mapping[str, np.ndarray], function: Function, seed: int, *, batch_first: bool
+) -> Arrays:
+    """Arrays of which those over time have gaps, (B, T, ...) if ``batch_first``."""
+    timed = {a.name for a in (*function.arguments, *function.results) if a.over_time}
+    found = {n: spread(a, seed + len(n)) if n in timed else a for n, a in arrays.items()}
+    return {n: turned(a, batch_first) if n in timed else a for n, a in found.items()}
+
+
+def turned(array: np.ndarray, batch_first: bool) -> np.ndarray:
+    return array.swapaxes(0, 1) if batch_first else array
+
+
+def room_over_time(function: Function, shape: tuple[int, ...]) -> Arrays:
+    return {
+        a.name: np.zeros([axis_length(axis, sizes_of(shape)) for axis in a.shape])
+        for a in function.results
+        if a.over_time
+    }
+
+
+def lent(call: Mapping[str, object]) -> dict[str, object]:
+    return {n: Lent(a) if isinstance(a, np.ndarray) else a for n, a in call.items()}
+
+
+@with_cxx
+@pytest.mark.parametrize("cell", names(ALL, (LSTM, MinGRU, SLSTMHeads)))
+@pytest.mark.parametrize("turn", [False, True], ids=["steps first", "batch first"])
+def test_layouts_and_windows_agree_with_the_c_kernels(cell: type[Cell], turn: bool) -> None:
+    """Arrays over time with gaps, results as well, with and without steps that do not count."""
+    kernel, exact = emulated(cell), api.compile(cell)
+    forward, backward = kernel.sequence_forward.function, kernel.sequence_backward.function
+    for seed in range(4):
+        shape = shapes(cell)[0] if seed % 2 else (7, 3, 2, 5)
+        options = drawn_options(shape, seed) if seed else Options()
+        chosen = {n: v for n, v in _keywords(options).items() if v is not None}
+        for name in {"mask", "reset"} & chosen.keys():
+            chosen[name] = turned(np.repeat(chosen[name], 2, axis=1)[:, ::2], turn)
+        chosen["batch_first"] = turn
+        poisoned = padded(inputs(kernel, shape), cell, options, shape)
+        given = laid(poisoned, forward, seed, batch_first=turn)
+        above = laid(upstream(kernel, shape), backward, seed, batch_first=turn)
+        out, back = (
+            laid(room_over_time(f, shape), f, seed + 1, batch_first=turn)
+            for f in (forward, backward)
+        )
+        expected = exact.sequence_forward(**given, **chosen, save=True)
+        found = kernel.sequence_forward(**lent({**given, **chosen}), out=lent(out), save=True)
+        straight = {n: turned(getattr(expected, n), turn) for n in out}
+        outputs = laid(straight, forward, seed, batch_first=turn)
+        call = {**given, **outputs, **above, **chosen, "window": seed}
+        gradients = exact.sequence_backward(**call, saved=expected.saved)
+        others = kernel.sequence_backward(**lent(call), saved=found.saved, out=lent(back))
+        for result, other in ((expected, found), (gradients, others)):
+            for name in set(result._fields) - {"saved"}:
+                array = getattr(other, name)
+                array = array.array if isinstance(array, Lent) else array.numpy()
+                error = relative(array, getattr(result, name))
+                assert error < TOLERANCE["float64"], (seed, name)
+        for name, array in (out | back).items():
+            whole = base_of(array)
+            assert np.isnan(whole).sum() == whole.size - array.size, (seed, name)
+
+
+@with_cxx
+@pytest.mark.parametrize("cell", names(ALL, (LSTM, MinGRU, SLSTMHeads)))
+def test_a_window_cuts_in_every_tier(cell: type[Cell]) -> None:
+    kernel, shape = emulated(cell), (5, 9, 4, 18)
+    for dtype, tiers in (("float32", ("steps", "whole")), ("bfloat16", ("steps", "fragments"))):
+        device = OnHost(kernel, dtype)
+        given, above = inputs(kernel, shape), upstream(kernel, shape)
+        found = device.sequence_forward(**given, save=True)
+        outputs = {str(v.name): getattr(found, str(v.name)) for v in cell.definition.outputs}
+        call = {**given, **outputs, **above, "saved": found.saved}
+        for window in (1, 2, 5):
+            one, other = (device.sequence_backward(**call, window=window, tier=t) for t in tiers)
+            for name in one._fields:
+                if dtype == "float32":
+                    assert np.array_equal(getattr(one, name), getattr(other, name)), name
+                else:
+                    error = relative(getattr(other, name), getattr(one, name))
+                    assert error < TOLERANCE["bfloat16"], name
+        free = device.sequence_backward(**call, tier="whole")
+        tight = device.sequence_backward(**call, window=1, tier="whole")
+        assert any(not np.array_equal(a, b) for a, b in zip(free, tight, strict=True))
+
+
+@with_cxx
+@pytest.mark.parametrize("cell", [LSTM, MinGRU])
+def test_the_last_state_alone(cell: type[Cell]) -> None:
+    kernel, shape = emulated(cell), (4, 3, 5, 7)
+    device = {n: kernel.array(a) for n, a in inputs(kernel, shape).items()}
+    every = kernel.sequence_forward(**device)
+    for tier in ("steps", "whole"):
+        last = kernel.sequence_forward(**device, last_only=True, tier=tier)
+        for name in every._fields[:-1]:
+            one, other = getattr(every, name), getattr(last, name)
+            if name.endswith("_last"):
+                assert np.array_equal(one.numpy(), other.numpy())
+            else:
+                assert other is None
+    assert kernel.sequence_forward(**device, last_only=True, save=True).h is not None
+
+
+@with_cxx
+def test_results_are_batch_first_where_arguments_are() -> None:
+    kernel, shape = emulated(LSTM), (4, 3, 5, 7)
+    given = inputs(kernel, shape)
+    device = {n: kernel.array(a) for n, a in given.items()}
+    x = kernel.array(np.ascontiguousarray(given["x"].swapaxes(0, 1)))
+    expected = kernel.sequence_forward(**device)
+    found = kernel.sequence_forward(**{**device, "x": x}, batch_first=True)
+    assert found.h.shape == (3, 4, 7)
+    assert np.array_equal(found.h.numpy().swapaxes(0, 1), expected.h.numpy())
+
+
+@with_cxx
+def test_results_whose_rows_share_memory_are_refused() -> None:
+    kernel, shape = emulated(Elman), (3, 4, 5, 6)
+    device = {n: kernel.array(a) for n, a in inputs(kernel, shape).items()}
+    out = {"h": Lent(np.zeros((3, 4, 6)), strides=(0, 48, 8))}
+    with pytest.raises(ArgumentError, match="out h has rows that share memory"):
+        kernel.sequence_forward(**device, out=out)
+
+
 @with_cxx
 @pytest.mark.parametrize("cell", [LSTM, MinGRU])
 def test_a_reversed_sequence_runs_in_every_tier(cell: type[Cell]) -> None:
@@ -391,9 +535,9 @@ def test_a_reversed_sequence_runs_in_every_tier(cell: type[Cell]) -> None:
     device, given = OnHost(kernel, "float32"), inputs(kernel, shape)
     steps = device.sequence_forward(**given, reverse=True, tier="steps")
     whole = device.sequence_forward(**given, reverse=True, tier="whole")
-    turned = device.sequence_forward(**{**given, "x": given["x"][::-1]}, tier="steps")
+    flipped = device.sequence_forward(**{**given, "x": given["x"][::-1]}, tier="steps")
     assert np.array_equal(steps.h, whole.h)
-    assert np.array_equal(steps.h, turned.h[::-1])
+    assert np.array_equal(steps.h, flipped.h[::-1])
 
 
 @with_cxx
@@ -1018,8 +1162,14 @@ def test_the_callers_stream_reaches_the_arrays(elman: tuple[CudaKernel, Arrays])
         ({"y": np.zeros(3)}, "unknown argument 'y'"),
         ({"x": np.zeros((3, 4, 5))}, "x is a numpy.ndarray in the host's memory"),
         ({"x": [1.0]}, "x is a list in the host's memory"),
-        ({"x": Lent(np.zeros((3, 4, 10))[:, :, ::2])}, "x is not contiguous"),
-        ({"x": ByCapsule(np.zeros((3, 4, 10))[:, :, ::2])}, "x is not contiguous"),
+        ({"x": Lent(np.zeros((3, 4, 10))[:, :, ::2])}, "x has units that are not contiguous"),
+        ({"x": ByCapsule(np.zeros((3, 4, 10))[:, :, ::2])}, "x has units that are not contiguous"),
+        ({"w": Lent(np.zeros((5, 12))[:, ::2])}, "w is not contiguous"),
+        ({"w": Lent(np.zeros((5, 8))[:, :6])}, "w is not contiguous"),
+        (
+            {"x": Lent(np.zeros((3, 4, 5)), strides=(163, 40, 8))},
+            "strides of .*, expected multiples",
+        ),
         ({"x": Lent(np.zeros((3, 4, 5), np.int32))}, "x has element type <i4, expected one of"),
         ({"x": ByCapsule(np.zeros((3, 4, 5), np.int32))}, r"x is DLPack type \(0, 32\)"),
         ({"w": Lent(np.zeros((5, 6), np.float32))}, "w is float32 and x float64"),
@@ -1027,11 +1177,21 @@ def test_the_callers_stream_reaches_the_arrays(elman: tuple[CudaKernel, Arrays])
         ({"w": ByCapsule(np.zeros((5, 6)), kind=1)}, "w is a .*ByCapsule in the host's memory"),
         ({"w": Lent(np.zeros((5, 7)))}, r"w is \(5, 7\), expected \(I, H\) = \(5, 6\)"),
         ({"b": Lent(np.zeros((1, 6)))}, r"b has 2 axes, expected \(H\)"),
-        ({"window": 3}, "window is an option of the C kernels .* not have yet"),
+        ({"bp_lim": 3}, "bp_lim is an option of the C kernels .* not have yet"),
+        ({"window": 3}, "unknown argument 'window'"),
+        ({"batch_first": 1}, "batch_first is 1, expected True or False"),
+        (
+            {
+                "batch_first": True,
+                "x": Lent(np.zeros((4, 3, 5))),
+                "mask": Lent(np.zeros((3, 4), bool)),
+            },
+            r"mask is bool of shape \(3, 4\), expected bool of shape \(B, T\) = \(4, 3\)",
+        ),
         ({"lengths": np.array([1, 2])}, "lengths is a numpy.ndarray in the host's memory"),
         ({"lengths": Lent(np.array([1, 2]))}, r"lengths is int64 of shape \(2,\), expected int64"),
         ({"mask": Lent(np.zeros((3, 4)))}, r"mask is float64 .*, expected bool of shape \(T, B\)"),
-        ({"reset": ByCapsule(np.zeros((3, 8), bool)[:, ::2])}, "reset is on device 0 and not cont"),
+        ({"lengths": ByCapsule(np.zeros(8, int)[::2])}, "lengths is on device 0 and not cont"),
         ({"mask": ByCapsule(np.zeros((3, 4), bool), device=1)}, "mask is on device 1, expected"),
         ({"reverse": 2}, "reverse is 2, expected True or False"),
         ({"mask": Lent(np.ones((3, 4), bool)), "tier": "whole"}, "only where every step counts"),

@@ -1,24 +1,56 @@
-/* Options over time: which steps of a row count, and in which order they are computed.
+/* Options over time: which steps of a row count, in which order they are computed, and how arrays lie.
  *
  * Where a step may not count, tables say so, filled on the device from what the caller gives; steps
  * then read states from copies, and what they leave for such a row is put right after each of them.
- * Arrays over time are copied into the order of computation and back, zeros where a step does not
- * count. Meaning and names are those of cellgen_sequence.h. A length outside 0..T counts as the
+ * Arrays over time that have gaps, are batch-first, reversed or guarded are copied into the order of
+ * computation and back, zeros where a step does not count: products and sums over all steps then see
+ * one matrix. Others are used where they are. Meaning and names are those of cellgen_sequence.h. A length outside 0..T counts as the
  * nearer of the two: looking at it on the host would wait for the device. */
 #ifndef CELLGEN_CUDA_OPTIONS_CUH
 #define CELLGEN_CUDA_OPTIONS_CUH
 
 #include "cellgen_cuda.cuh"
 
-/* What a call's options need: arrays in the order of computation, tables of the steps that count. */
-enum { CELLGEN_ORDERED = 1, CELLGEN_GUARDED = 2 };
-#define CELLGEN_IF_ORDERED(count) (how & CELLGEN_ORDERED ? (int64_t)(count) : 0)
+/* What a call's options need: tables of the steps that count, and which arrays over time are moved. */
+#define CELLGEN_GUARDED ((int64_t)1)
+#define CELLGEN_MOVED(place) ((int64_t)2 << (place))
+#define CELLGEN_IF_MOVED(place, count) (how & CELLGEN_MOVED(place) ? (int64_t)(count) : 0)
 #define CELLGEN_IF_GUARDED(count) (how & CELLGEN_GUARDED ? (int64_t)(count) : 0)
 
-inline int cellgen_how(const void *lengths, const void *mask, const void *reset, int reverse)
+inline int64_t cellgen_how(
+    const void *lengths, const void *mask, const void *reset, int reverse, int arrays)
 {
-    if (lengths || mask || reset) return CELLGEN_ORDERED | CELLGEN_GUARDED;
-    return reverse ? CELLGEN_ORDERED : 0;
+    const int64_t all = CELLGEN_MOVED(arrays) - CELLGEN_MOVED(0);
+    if (lengths || mask || reset) return CELLGEN_GUARDED | all;
+    return reverse ? all : 0;
+}
+
+/* The bit of an array whose steps and rows lie so far apart, if that is not one row after the other. */
+inline int64_t cellgen_moves(
+    int place, const int64_t *strides, int64_t steps, int64_t batch, int64_t units)
+{
+    if (!strides) return 0;
+    const bool even = (steps <= 1 || strides[0] == batch * units) && (batch <= 1 || strides[1] == units);
+    return even ? 0 : CELLGEN_MOVED(place);
+}
+
+/* An array over time of the caller: elements from step to step, and from row to row. */
+template <typename E> struct cellgen_series {
+    E *at;
+    int64_t step, row;
+};
+
+template <typename E>
+inline cellgen_series<E> cg_series(E *at, const int64_t *strides, int64_t batch, int64_t units)
+{
+    if (strides) return {at, strides[0], strides[1]};
+    return {at, batch * units, units};
+}
+
+template <typename E>
+inline __device__ cellgen_rows<E> cellgen_at_step(cellgen_series<E> series, int64_t step)
+{
+    return {series.at + step * series.step, series.row};
 }
 
 /* A step that counts; one whose outputs repeat the states as they are; one whose outputs are zeros. */
@@ -29,17 +61,18 @@ enum { CELLGEN_INITIAL = -1, CELLGEN_ZERO = -2 };
 /* counts[step][row], fresh[step][row] (the state before it is zero), and, unless NULL, before[step][row];
  * a thread takes a row. */
 __global__ void cellgen_fill_tables_of_rows(
-    int64_t one, int64_t rows, int64_t steps, const int64_t *lengths, const unsigned char *mask,
-    const unsigned char *reset, int reverse, int hold, unsigned char *counts, unsigned char *fresh,
+    int64_t one, int64_t rows, int64_t steps, const int64_t *lengths,
+    cellgen_series<const unsigned char> mask, cellgen_series<const unsigned char> reset, int reverse, int hold, unsigned char *counts, unsigned char *fresh,
     int32_t *before)
 {
     const int64_t row = CELLGEN_MY_UNIT;
     if (CELLGEN_MY_ROW >= one || row >= rows) return;
     int32_t last = CELLGEN_INITIAL;
     for (int64_t step = 0; step < steps; ++step) {
-        const int64_t at = (reverse ? steps - 1 - step : step) * rows + row;
-        const bool inside = !lengths || at / rows < lengths[row];
-        const bool count = inside && (!mask || mask[at]), anew = count && reset && reset[at];
+        const int64_t at = reverse ? steps - 1 - step : step;
+        const bool inside = !lengths || at < lengths[row];
+        const bool count = inside && (!mask.at || mask.at[at * mask.step + row * mask.row]);
+        const bool anew = count && reset.at && reset.at[at * reset.step + row * reset.row];
         const bool held = inside && hold && last != CELLGEN_INITIAL;
         counts[step * rows + row] = count ? CELLGEN_COUNTS : held ? CELLGEN_HELD : CELLGEN_LEFT_OUT;
         fresh[step * rows + row] = anew;
@@ -49,8 +82,8 @@ __global__ void cellgen_fill_tables_of_rows(
 }
 
 inline void cg_fill_tables(
-    cellgen_run *run, int64_t steps, int64_t rows, const int64_t *lengths, const unsigned char *mask,
-    const unsigned char *reset, int reverse, int hold, unsigned char *counts, unsigned char *fresh,
+    cellgen_run *run, int64_t steps, int64_t rows, const int64_t *lengths,
+    cellgen_series<const unsigned char> mask, cellgen_series<const unsigned char> reset, int reverse, int hold, unsigned char *counts, unsigned char *fresh,
     int32_t *before)
 {
     const int64_t one = 1;
@@ -58,73 +91,75 @@ inline void cg_fill_tables(
                      hold, counts, fresh, before);
 }
 
-/* Arrays over time lie (step, row, units) without gaps; `to` in the order of computation. */
+/* `to` in the order of computation, one row after the other. */
 template <typename E>
 __global__ void cellgen_collect_rows(
     int64_t rows, int64_t units, int64_t steps, int64_t batch, cellgen_rows<E> to,
-    cellgen_rows<const E> from, int reverse, const unsigned char *counts)
+    cellgen_series<const E> from, int reverse, const unsigned char *counts)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     typedef decltype(cellgen_widen(E())) R;
-    const int64_t source = reverse ? (steps - 1 - row / batch) * batch + row % batch : row;
+    const int64_t step = reverse ? steps - 1 - row / batch : row / batch;
     const bool count = !counts || counts[row] == CELLGEN_COUNTS;
-    cg_store(to, row, unit, count ? cg_load(from, source, unit) : R(0));
+    cg_store(to, row, unit, count ? cg_load(cellgen_at_step(from, step), row % batch, unit) : R(0));
 }
 
 template <typename E>
-void cg_collect(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, E *to, const E *from,
-    int reverse, const unsigned char *counts)
+void cg_collect(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, E *to,
+    cellgen_series<const E> from, int reverse, const unsigned char *counts)
 {
     const int64_t rows = steps * batch;
-    CELLGEN_ELEMENTS(run, cellgen_collect_rows<E>, rows, units, steps, batch, cg_rows(to, units),
-                     cg_in(from, units), reverse, counts);
+    CELLGEN_ELEMENTS(run, cellgen_collect_rows<E>, rows, units, steps, batch, cg_rows(to, units), from,
+                     reverse, counts);
 }
 
 /* The reverse: rows in the order of computation to where they belong. */
 template <typename E>
 __global__ void cellgen_deliver_rows(
-    int64_t rows, int64_t units, int64_t steps, int64_t batch, cellgen_rows<E> to,
+    int64_t rows, int64_t units, int64_t steps, int64_t batch, cellgen_series<E> to,
     cellgen_rows<const E> from, int reverse, const unsigned char *counts)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     typedef decltype(cellgen_widen(E())) R;
-    const int64_t target = reverse ? (steps - 1 - row / batch) * batch + row % batch : row;
+    const int64_t step = reverse ? steps - 1 - row / batch : row / batch;
     const bool count = !counts || counts[row] == CELLGEN_COUNTS;
-    cg_store(to, target, unit, count ? cg_load(from, row, unit) : R(0));
+    cg_store(cellgen_at_step(to, step), row % batch, unit, count ? cg_load(from, row, unit) : R(0));
 }
 
 template <typename E>
-void cg_deliver(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, E *to, const E *from,
-    int reverse, const unsigned char *counts)
+void cg_deliver(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, cellgen_series<E> to,
+    const E *from, int reverse, const unsigned char *counts)
 {
     const int64_t rows = steps * batch;
-    CELLGEN_ELEMENTS(run, cellgen_deliver_rows<E>, rows, units, steps, batch, cg_rows(to, units),
-                     cg_in(from, units), reverse, counts);
+    CELLGEN_ELEMENTS(run, cellgen_deliver_rows<E>, rows, units, steps, batch, to, cg_in(from, units),
+                     reverse, counts);
 }
 
 /* The states from which all steps start. */
 template <typename E>
 __global__ void cellgen_collect_before_rows(
     int64_t rows, int64_t units, int64_t steps, int64_t batch, cellgen_rows<E> to,
-    cellgen_rows<const E> from, cellgen_rows<const E> initial, const int32_t *before, int reverse)
+    cellgen_series<const E> from, cellgen_rows<const E> initial, const int32_t *before, int reverse)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     typedef decltype(cellgen_widen(E())) R;
     const int64_t step = before[row], of = row % batch, at = reverse ? steps - 1 - step : step;
-    cg_store(to, row, unit, step == CELLGEN_ZERO ? R(0) : step < 0 ? cg_load(initial, of, unit)
-                                                                   : cg_load(from, at * batch + of, unit));
+    R state = 0;
+    if (step >= 0) state = cg_load(cellgen_at_step(from, at), of, unit);
+    else if (step != CELLGEN_ZERO) state = cg_load(initial, of, unit);
+    cg_store(to, row, unit, state);
 }
 
 template <typename E>
 void cg_collect_before(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, E *to,
-    const E *from, const E *initial, const int32_t *before, int reverse)
+    cellgen_series<const E> from, const E *initial, const int32_t *before, int reverse)
 {
     const int64_t rows = steps * batch;
     CELLGEN_ELEMENTS(run, cellgen_collect_before_rows<E>, rows, units, steps, batch, cg_rows(to, units),
-                     cg_in(from, units), cg_in(initial, units), before, reverse);
+                     from, cg_in(initial, units), before, reverse);
 }
 
 /* now = the state before the first step */
@@ -191,10 +226,19 @@ __global__ void cellgen_settle_gradient_rows(
 
 template <typename E, typename R>
 void cg_settle_gradient(cellgen_run *run, int64_t rows, int64_t units, R *passed, const R *carry,
-    const E *upstream, const unsigned char *counts, const unsigned char *fresh)
+    cellgen_series<const E> upstream, int64_t step, const unsigned char *counts,
+    const unsigned char *fresh)
 {
+    cellgen_rows<const E> shown = {nullptr, 0};
+    if (upstream.at) shown = {upstream.at + step * upstream.step, upstream.row};
     CELLGEN_ELEMENTS(run, (cellgen_settle_gradient_rows<E, R>), rows, units, cg_rows(passed, units),
-                     cg_in(carry, units), cg_in(upstream, units), counts, fresh);
+                     cg_in(carry, units), shown, counts, fresh);
+}
+
+/* Whether the gradient stops between a step and the one before it: a window of steps begins there. */
+inline __host__ __device__ bool cellgen_cuts(int64_t window, int64_t step)
+{
+    return window > 0 && step > 0 && step % window == 0;
 }
 
 /* Zeros in the rows whose step does not count. */

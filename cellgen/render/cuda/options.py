@@ -1,9 +1,9 @@
-"""Spell options over time for a host function: order of steps, steps that do not count, resets.
+"""Spell options over time for a host function: layout and order of steps, steps that do not count.
 
 Input: the arrays over time and the states of a function. Output: lines of host code around the
-steps, which call ``cellgen_cuda_options.cuh``. Steps themselves stay as they are: the arguments
-that they read are redirected to copies in the order of computation (``own``), and a state before a
-step is read from a copy where ``guarded``.
+steps, which call ``cellgen_cuda_options.cuh``. Steps themselves stay as they are: an argument that
+does not lie in the order of computation, or has gaps, is redirected to a copy in the workspace
+(``own``), and a state before a step is read from a copy where ``guarded``.
 """
 
 from __future__ import annotations
@@ -41,9 +41,12 @@ class OverTime:
             self.source = memory.add("step_before", "int32_t", rows)
         self.given = [a for a in signature.struct_members if a.over_time]
         self.made = [a for a in signature.results if a.over_time]
+        self.places = {a.name: n for n, a in enumerate((*self.given, *self.made))}
         self.ordered = {
             a.name: memory.add(
-                f"{a.name}_ordered", "store", f"CELLGEN_IF_ORDERED(nT * nB * {factor(_units(a))})"
+                f"{a.name}_ordered",
+                "store",
+                f"CELLGEN_IF_MOVED({self.places[a.name]}, nT * nB * {factor(_units(a))})",
             )
             for a in (*self.given, *self.made)
         }
@@ -57,41 +60,67 @@ class OverTime:
             for link in links
         }
 
+    def moves(self) -> list[str]:
+        """C texts: the bit of each array over time, set where it has to be moved."""
+        bits = []
+        for item in (*self.given, *self.made):
+            place = self.places[item.name]
+            layout = f"args->strided ? args->strides + {2 * place} : nullptr"
+            bits.append(f"cellgen_moves({place}, {layout}, nT, nB, {_units(item)})")
+            if item in self.made and not self.is_backward:
+                bits.append(f"(args->last ? CELLGEN_MOVED({place}) : 0)")
+        return bits
+
+    def _series(self, item: Argument) -> str:
+        """C text: an array over time as the caller has it."""
+        layout = f"args->strided ? args->strides + {2 * self.places[item.name]} : nullptr"
+        return f"cg_series(given->{item.name}, {layout}, nB, {_units(item)})"
+
+    def _flags(self, name: str) -> str:
+        """C text: a table of the caller."""
+        place = len(self.places) + ("mask", "reset").index(name)
+        layout = f"args->strided ? args->strides + {2 * place} : nullptr"
+        return f"cg_series(args->{name}, {layout}, nB, 1)"
+
     def begin(self) -> list[str]:
         """Fill the tables; redirect arrays over time to copies in the order of computation."""
-        rows = f"nT, nB, {{}}, {{}}, args->{{}}, args->reverse, guarded ? {self.counts} : nullptr"
         lines = [
             "if (guarded)",
-            "    cg_fill_tables(&run, nT, nB, args->lengths, args->mask, args->reset, "
-            f"args->reverse, args->hold, {self.counts}, {self.fresh}, {self.source});",
+            f"    cg_fill_tables(&run, nT, nB, args->lengths, {self._flags('mask')}, "
+            f"{self._flags('reset')}, args->reverse, args->hold, {self.counts}, {self.fresh}, "
+            f"{self.source});",
         ]
         if self.is_backward and self.links:
             copies = [f"    {self._collect_before(link)}" for link in self.links]
             lines += ["if (guarded) {", *copies, "}"]
-        lines.append("if (ordered) {")
         for item in self.given:
-            listed = rows.format(_units(item), self.ordered[item.name], item.name)
-            indent = "    "
-            if item.optional:
-                lines.append(f"    if (args->{item.name}) {{")
-                indent = "        "
-            lines.append(f"{indent}cg_collect(&run, {listed});")
-            lines.append(f"{indent}own.{item.name} = {self.ordered[item.name]};")
-            if item.optional:
-                lines.append("    }")
-        lines += [f"    own.{item.name} = {self.ordered[item.name]};" for item in self.made]
-        lines.append("}")
+            wanted = f" && given->{item.name}" if item.optional else ""
+            lines += [
+                f"if (how & CELLGEN_MOVED({self.places[item.name]}){wanted}) {{",
+                f"    cg_collect(&run, nT, nB, {_units(item)}, {self.ordered[item.name]}, "
+                f"{self._series(item)}, args->reverse, guarded ? {self.counts} : nullptr);",
+                f"    own.{item.name} = {self.ordered[item.name]};",
+                "}",
+            ]
+        lines += [
+            f"if (how & CELLGEN_MOVED({self.places[item.name]})) "
+            f"own.{item.name} = {self.ordered[item.name]};"
+            for item in self.made
+        ]
         if not self.is_backward:
             lines += [f"if (guarded) {self._begin_state(link)}" for link in self.links]
         return lines
 
     def _collect_before(self, link: StateLink) -> str:
         """Copy the state before every step; outputs lie in the caller's order, saved ones not."""
-        order = "args->reverse" if link.next in self.programs.outputs else "0"
+        name, width = str(link.next.name), _width(link.previous)
+        found = next((a for a in self.given if a.name == name), None)
+        series, order = f"cg_series(args->{name}, nullptr, nB, {width})", "0"
+        if found is not None:
+            series, order = self._series(found), "args->reverse"
         return (
-            f"cg_collect_before(&run, nT, nB, {_width(link.previous)}, "
-            f"{self.before[link.previous]}, args->{link.next.name}, args->{link.previous.name}, "
-            f"{self.source}, {order});"
+            f"cg_collect_before(&run, nT, nB, {width}, {self.before[link.previous]}, {series}, "
+            f"args->{link.previous.name}, {self.source}, {order});"
         )
 
     def _begin_state(self, link: StateLink) -> str:
@@ -111,16 +140,16 @@ class OverTime:
 
     def settle_gradient(self, link: StateLink, passed: str, carry: str) -> str:
         """Put the gradient for the step before right where a step does not count."""
-        upstream, width = "(const store *)nullptr", _width(link.passed)
+        width = _width(link.passed)
         if link.next in self.programs.upstream:
-            name = self.programs.upstream[link.next].name
-            upstream = (
-                f"given->{name} ? given->{name} + (args->reverse ? nT - 1 - step : step) * nB * "
-                f"{factor(width)} : nullptr"
-            )
+            name = str(self.programs.upstream[link.next].name)
+            upstream = self._series(next(a for a in self.given if a.name == name))
+        else:
+            upstream = f"cg_series((const store *)nullptr, nullptr, nB, {width})"
         return (
             f"cg_settle_gradient(&run, nB, {width}, {passed}, {carry}, {upstream}, "
-            f"{self.counts} + step * nB, {self.fresh} + step * nB);"
+            f"args->reverse ? nT - 1 - step : step, {self.counts} + step * nB, "
+            f"{self.fresh} + step * nB);"
         )
 
     def leave_out(self, kept: str, width: str) -> str:
@@ -135,11 +164,13 @@ class OverTime:
             counts = "(const unsigned char *)nullptr"
             if item.name not in states:
                 counts = f"guarded ? {self.counts} : nullptr"
-            lines.append(
-                f"    cg_deliver(&run, nT, nB, {_units(item)}, given->{item.name}, "
-                f"{self.ordered[item.name]}, args->reverse, {counts});"
-            )
-        return ["if (ordered) {", *lines, "}"] if lines else []
+            wanted = "" if self.is_backward else f" && given->{item.name}"
+            lines += [
+                f"if (how & CELLGEN_MOVED({self.places[item.name]}){wanted})",
+                f"    cg_deliver(&run, nT, nB, {_units(item)}, {self._series(item)}, "
+                f"{self.ordered[item.name]}, args->reverse, {counts});",
+            ]
+        return lines
 
 
 def _width(value: Value) -> str:

@@ -5,7 +5,7 @@ What only a GPU needs is decided here: the sums of a group lie side by side, ove
 input reaches them, so that one product serves every step at once; adjoints that the deferred part
 reads lie side by side, so that the products with them are one; the deferred part runs once, over
 the rows of all steps.
-Not supported: what ``kernels`` and ``products`` do not spell; strides and windows over time.
+Not supported: what ``kernels`` and ``products`` do not spell.
 """
 
 from __future__ import annotations
@@ -53,7 +53,15 @@ from cellgen.render.cuda.step import (
     spell_function,
     spell_routine,
 )
-from cellgen.render.cuda.tiers import Carried, Choice, StepItem, StepLoop, StepProduct, choose
+from cellgen.render.cuda.tiers import (
+    Carried,
+    Choice,
+    Passed,
+    StepItem,
+    StepLoop,
+    StepProduct,
+    choose,
+)
 from cellgen.schedule import Buffer, Function, Kind, Loop, Product, Routine
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
 from cellgen.schedule.plan import View, flat
@@ -160,6 +168,9 @@ class _Host:
             tiers=[choice.kernel] if choice.kernel else [],
             choice=choice,
             over_time=True,
+            arrays=len(self.options.places),
+            moves=self.options.moves(),
+            spared=[] if self.options.is_backward else [a.name for a in self.options.made],
         )
 
 
@@ -283,6 +294,8 @@ def _backward(schedule: SequenceSchedule, signature: Signature) -> FunctionConte
         at = f"{kept.memory} + step * nB * {kept.stride}"
         settled.append(host.options.leave_out(at, kept.stride))
     body += ["if (guarded) {", *_indented(settled), "}"] if settled else []
+    cuts = [reverse.cut(link) for link in programs.links]
+    body += ["if (cellgen_cuts(args->window, step)) {", *_indented(cuts), "}"] if cuts else []
     loop = _either(choice, "int64_t step = nT - 1; step >= 0; --step", body)
     end = [reverse.carry_line(link, "end") for link in programs.links]
     deferred = _Deferred(host, schedule.deferred, kept).lines()
@@ -391,6 +404,11 @@ class _Steps:
             self.items,
             self.place_in_tier,
             [self._carried(link) for link in self.host.schedule.programs.links],
+            [
+                self._passed(k)
+                for k in self.host.schedule.programs.links
+                if k.passed in self.carries
+            ],
             self.host.memory.arrays,
         )
 
@@ -407,6 +425,18 @@ class _Steps:
     def made(self, link: StateLink) -> str:
         """Where the current step leaves a state."""
         return self._state_place(link.next, "step").pointer
+
+    def cut(self, link: StateLink) -> str:
+        """Let no gradient go on to the step before."""
+        passed = self._passed(link)
+        rows = f"cg_rows({passed.pointer}, {passed.stride})"
+        return f"cg_clear(&run, nB, {c_axis(_width(link.passed))}, {rows});"
+
+    def _passed(self, link: StateLink) -> Passed:
+        """Where the current step leaves the gradient for the step before."""
+        width, stride = c_axis(_width(link.passed)), c_factor(_width(link.passed))
+        pointer = f"{self.carries[link.passed]} + step % 2 * nB * {stride}"
+        return Passed(pointer, stride, width)
 
     def settle(self, link: StateLink) -> str:
         """Put the gradient for the step before right where this one does not count."""

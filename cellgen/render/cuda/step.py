@@ -7,7 +7,7 @@ products and the loops of the plan, one launch after the other on the caller's s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cellgen.abi import Function as Signature
 from cellgen.abi import c_dim
@@ -33,7 +33,11 @@ from cellgen.value import B
 
 @dataclass(frozen=True)
 class FunctionContext:
-    """One host function: its kernels, the workspace it carves, the lines that launch."""
+    """One host function: its kernels, the workspace it carves, the lines that launch.
+
+    ``arrays`` counts those over time, ``moves`` tells which have to be moved, ``spared`` names
+    results that a call may do without.
+    """
 
     name: str
     text: str
@@ -45,6 +49,9 @@ class FunctionContext:
     tiers: list[TierContext]
     choice: Choice | None = None
     over_time: bool = False
+    arrays: int = 0
+    moves: list[str] = field(default_factory=list)
+    spared: list[str] = field(default_factory=list)
 
 
 def step_function(function: Function, signature: Signature, cell: str) -> FunctionContext:

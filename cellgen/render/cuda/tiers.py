@@ -88,6 +88,15 @@ class Carried:
 
 
 @dataclass(frozen=True)
+class Passed:
+    """Where a step leaves the gradient for the step before, as C texts; ``units`` of a block."""
+
+    pointer: str
+    stride: str
+    units: str
+
+
+@dataclass(frozen=True)
 class LoopLines:
     """A loop inside a kernel over time: where arrays lie in the step, and what an element does."""
 
@@ -114,7 +123,8 @@ class TierItem:
 class TierContext:
     """A kernel over time; ``steps`` is the head of its loop.
 
-    With ``heads``, a block has one of them, whose units are ``head_units``.
+    With ``heads``, a block has one of them, whose units are ``head_units``. ``passed`` is cleared
+    in a backward pass where a window of steps begins.
     """
 
     name: str
@@ -125,6 +135,8 @@ class TierContext:
     steps: str
     items: list[TierItem]
     carried: list[CarriedLines] = field(default_factory=list)
+    passed: list[Passed] = field(default_factory=list)
+    backward: bool = False
     heads: str = ""
     head_units: str = ""
 
@@ -182,6 +194,7 @@ def choose(
     items: Sequence[StepItem],
     places: Places,
     carried: Sequence[Carried],
+    passed: Sequence[Passed],
     memory: Sequence[MemoryContext],
 ) -> Choice:
     """Spell the best tier that a part allows."""
@@ -204,7 +217,8 @@ def choose(
     lines = _carried_lines(loops[0].loop, carried) if streams else []
     if heads:
         spelled = [_of_one_head(stage, head_units) for stage in spelled]
-    words = set(_WORD.findall(repr(spelled) + repr(lines)))
+    cuts = [replace(p, units=head_units if heads else p.units) for p in passed if not streams]
+    words = set(_WORD.findall(repr(spelled) + repr(lines) + repr(cuts)))
     kernel = TierContext(
         name=f"{stem}_{'stream' if streams else 'block'}",
         kind="stream" if streams else "block",
@@ -216,6 +230,8 @@ def choose(
         else "int64_t step = 0; step < nT; ++step",
         items=spelled,
         carried=lines,
+        passed=cuts,
+        backward=backward,
         heads=heads,
         head_units=head_units if heads else "",
     )
