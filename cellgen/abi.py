@@ -205,7 +205,6 @@ OPTIONS = (
     "hold",
     "last",
     "window",
-    "consume",
     "packed",
     "plan",
     "flush",
@@ -224,7 +223,7 @@ OVER_TIME_CDEF = "\n".join(
         _struct("cellgen_plan", (*(f"int64_t {n};" for n in PLAN), "cellgen_constants by;")),
         "typedef struct { const int64_t *lengths; const unsigned char *mask; "
         "const unsigned char *reset; const int64_t *strides; int64_t reverse; int64_t hold; "
-        "int64_t last; int64_t window; int64_t consume; const void *packed; "
+        "int64_t last; int64_t window; const void *packed; "
         "const cellgen_plan *plan; int64_t flush; const int *stop; } cellgen_options;",
     )
 )

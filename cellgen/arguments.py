@@ -32,7 +32,6 @@ OPTION_NAMES = (
     "last_only",
     "window",
     "bp_lim",
-    "consume",
     "packed",
     "flush_denormals",
     "save",

@@ -59,7 +59,7 @@ class Options:
     reset are (B, T, ...). ``zero_output_for_mask``: outputs of a step that ``mask`` leaves out are
     zeros instead of the step before's (Keras' name). ``last_only``: no outputs over time.
     ``window``: no gradient passes from a step that is a multiple of it to the one before; 0: all
-    do. ``consume``: the backward pass may overwrite ``saved``. ``plan``: how to run, as
+    do. ``plan``: how to run, as
     ``sequence_forward.plan(...)`` gives it or with changes; results do not depend on it.
     ``flush_denormals``: numbers below the smallest normal one count as zeros during the call, which
     may be ten times as fast where gradients or states die away.
@@ -77,7 +77,6 @@ class Options:
     zero_output_for_mask: bool = False
     last_only: bool = False
     window: int = 0
-    consume: bool = False
     plan: SequencePlan | None = None
     packed: Packed | None = None
     flush_denormals: bool = False
@@ -292,8 +291,8 @@ class TimeFunction(KernelFunction):
         """Time the plans that come into question on these arguments; return the fastest.
 
         It is kept on disk, by program, dimensions, dtype, threads, compiler and machine, and is
-        what another call gets without measuring. Pass it on as ``plan=``. Takes what a call takes,
-        but for ``consume=True``. Raises ArgumentError, BuildError, MemoryError.
+        what another call gets without measuring. Pass it on as ``plan=``. Takes what a call takes.
+        Raises ArgumentError, BuildError, MemoryError.
         """
         count, named = thread_count(threads), {item.name for item in self.function.arguments}
         arrays = {n: a for n, a in arguments.items() if n in named and a is not None}
@@ -416,7 +415,6 @@ class TimeFunction(KernelFunction):
                 not options.zero_output_for_mask,
                 bool(options.last_only),
                 int(window),
-                bool(options.consume),
                 ffi.NULL if options.packed is None else options.packed.memory.pointer,  # type: ignore[attr-defined]
                 how,
                 bool(options.flush_denormals),
@@ -594,7 +592,6 @@ class SequenceBackward(TimeFunction):
         zero_output_for_mask: bool = False,
         window: int = 0,
         bp_lim: int | None = None,
-        consume: bool = False,
         plan: SequencePlan | None = None,
         flush_denormals: bool = False,
         **arguments: object,
@@ -602,11 +599,11 @@ class SequenceBackward(TimeFunction):
         """Compute every gradient; see ``Options``.
 
         ``bp_lim``: every loss term reaches so many earlier states, see ``truncation``; it excludes
-        ``window`` and ``consume``.
+        ``window``.
 
         Raises ArgumentError, BuildError, MemoryError.
         """
-        self._take_saved(arguments, saved, consume=consume)
+        self._take_saved(arguments, saved)
         if bp_lim is not None:
             options = Options(
                 lengths,
@@ -618,7 +615,7 @@ class SequenceBackward(TimeFunction):
                 window=window,
                 flush_denormals=flush_denormals,
             )
-            return self._truncated(arguments, out, options, threads, bp_lim, consume=consume)
+            return self._truncated(arguments, out, options, threads, bp_lim)
         options = NONE
         if (
             lengths is not None
@@ -627,7 +624,6 @@ class SequenceBackward(TimeFunction):
             or reverse
             or batch_first
             or window
-            or consume
             or plan is not None
             or flush_denormals
         ):
@@ -639,7 +635,6 @@ class SequenceBackward(TimeFunction):
                 batch_first,
                 zero_output_for_mask,
                 window=window,
-                consume=consume,
                 plan=plan,
                 flush_denormals=flush_denormals,
             )
@@ -653,18 +648,15 @@ class SequenceBackward(TimeFunction):
         options: Options,
         threads: int | None,
         bp_lim: object,
-        *,
-        consume: bool,
     ) -> Results:
         """Call with every loss term reaching ``bp_lim`` states; ``truncation`` says how."""
         if isinstance(bp_lim, bool) or not isinstance(bp_lim, int | np.integer) or bp_lim < 0:
             raise ArgumentError(
                 f"{self.__qualname__}: bp_lim is {bp_lim!r}, expected a number of steps from 0 on"
             )
-        if options.window or consume:
-            other = "window" if options.window else "consume"
+        if options.window:
             raise ArgumentError(
-                f"{self.__qualname__}: bp_lim and {other} are both given, expected one of them; "
+                f"{self.__qualname__}: bp_lim and window are both given, expected one of them; "
                 f"window cuts at fixed steps, bp_lim behind every loss term"
             )
         results = {} if out is None else take_out(self.__qualname__, self._fields, out)
@@ -704,9 +696,7 @@ class SequenceBackward(TimeFunction):
         held = inside & ~counts & started & (not options.zero_output_for_mask)
         return Tables(counts, fresh, held, options.reverse)
 
-    def _take_saved(
-        self, arguments: dict[str, object], saved: Results | None, *, consume: bool
-    ) -> None:
+    def _take_saved(self, arguments: dict[str, object], saved: Results | None) -> None:
         """Unfold ``saved`` into the arguments that come from the forward pass."""
         if saved is None:
             if self._takes and not any(name in arguments for name in self._takes):
@@ -722,11 +712,6 @@ class SequenceBackward(TimeFunction):
                 f"{', '.join(self._takes) or '(none)'} of sequence_forward(..., save=True).saved"
             )
         for name, array in zip(self._takes, saved, strict=True):
-            if consume and not array.flags.writeable:
-                raise ArgumentError(
-                    f"{self.__qualname__}: saved.{name} is read-only, expected an array to write "
-                    f"into with consume=True; pass consume=False"
-                )
             arguments[name] = array
 
 

@@ -57,7 +57,7 @@ TABLES = {
     "reset": (("T", "B"), FLAGS),
 }
 """Options over time that are arrays: their axes and element types."""
-HOST_OPTIONS = (*("bp_lim", "consume", "plan", "threads", "packed", "flush_denormals"),)
+HOST_OPTIONS = (*("bp_lim", "plan", "threads", "packed", "flush_denormals"),)
 """Options over time that the C kernels have and these have not."""
 
 

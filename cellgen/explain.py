@@ -278,12 +278,9 @@ def _kept(schedule: SequenceSchedule) -> Section:
         ),
         Row(
             f"kept by the reverse loop: {_listed(programs.kept)}{_values(programs.kept)}",
-            "what the deferred part reads",
+            "what the deferred part reads: for a chunk of steps, which it follows at once",
         ),
     ]
-    if schedule.consumed:
-        pairs = ", ".join(f"{kept} over {saved}" for kept, saved in schedule.consumed.items())
-        rows.append(Row(f"with consume=True: {pairs}", "nothing reads those saved values later"))
     return Section("kept for the backward pass", tuple(rows))
 
 

@@ -37,16 +37,16 @@ be16toh be32toh be64toh le16toh le32toh le64toh htobe16 htobe32 htobe64 htole16 
 """
 
 _CELLGEN = """
-real row unit step args out save saved consume workspace workspace_bytes threads team lengths mask
+real row unit step args out save saved workspace workspace_bytes threads team lengths mask
 reset zeros needed definition definition_owner replaced mro outputs gradients kernel interface
 nT nB nI nH T B
 """
 
 _LOCALS = """
-begin block blocks blocks_of_head by_units chunk_rows context end first fitting head here high hoist
-inside memory next unpacked panel part parts row_begin row_end rows share shares slots steps
-thread tile top units vectors weights width window_rows window_steps store run status turn int64_t
-uint32_t size_t memcpy memset
+begin block blocks blocks_of_head by_units chunk_rows context end first fitting head here high
+hoist inside later memory next unpacked panel part parts row_begin row_end rows share shares slots
+steps stop thread tile top units vectors weights width window_rows window_steps store run status
+turn int64_t uint32_t size_t memcpy memset
 """
 """Variables and types of the templates; a value of that name would hide them."""
 

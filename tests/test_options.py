@@ -13,7 +13,6 @@ from cellgen.call_over_time import NONE, Options
 from cellgen.cells import GRU, LSTM, Elman, GRUBlockCell, GRUResetBefore, LSTMPeephole
 from cellgen.errors import ArgumentError, BuildError
 from cellgen.over_time import STEP, run_steps
-from cellgen.pipeline import sequence_of
 
 CELLS = (Elman, GRU, GRUResetBefore, GRUBlockCell, LSTM, LSTMPeephole)
 SHAPE = (7, 5, 3, 18)
@@ -77,7 +76,7 @@ def keywords(options, *, backward=False):
         for name in ("mask", "reset"):
             if found[name] is not None:
                 found[name] = np.ascontiguousarray(found[name].swapaxes(0, 1))
-    return found | ({"window": options.window, "consume": options.consume} if backward else {})
+    return found | ({"window": options.window} if backward else {})
 
 
 def run(cell, options, *, threads=2, dtype=np.float64, padding=None, **backward_only):
@@ -338,7 +337,6 @@ def test_terms_that_reach_every_state_give_the_whole_gradient(cell, options):
         ({"bp_lim": -1}, "bp_lim is -1, expected a number of steps"),
         ({"bp_lim": 1.5}, "bp_lim is 1.5"),
         ({"bp_lim": 1, "window": 3}, "bp_lim and window are both given"),
-        ({"bp_lim": 1, "consume": True}, "bp_lim and consume are both given"),
     ],
 )
 def test_a_wrong_limit_is_refused(wrong, message):
@@ -350,19 +348,40 @@ def test_a_wrong_limit_is_refused(wrong, message):
 
 
 @cells
-def test_consuming_what_was_saved_changes_no_bit_and_takes_less_workspace(cell):
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_backward_pass_leaves_what_was_saved_as_it_is(cell, threads):
     kernel = kernel_of(cell)
-    plain, consumed = run(cell, NONE), run(cell, NONE, consume=True)
-    assert all(np.array_equal(plain[n], consumed[n]) for n in plain)
+    arguments = draw(kernel.sequence_forward.function, 0)
+    forward = kernel.sequence_forward(**arguments, save=True, threads=threads)
+    before = [array.copy() for array in forward.saved]
+    for array in forward.saved:
+        array.flags.writeable = False
+    outputs = {n: getattr(forward, n) for n in forward._fields if n in reads(kernel)}
+    given = {n: a for n, a in arguments.items() if n in reads(kernel)}
+    kernel.sequence_backward(**given, **outputs, saved=forward.saved, threads=threads)
+    assert all(np.array_equal(a, b) for a, b in zip(forward.saved, before, strict=True))
+
+
+def reads(kernel):
+    """Names that the backward pass takes besides upstream gradients and what was saved."""
+    arguments = kernel.sequence_backward.function.arguments
+    return {a.name for a in arguments if not a.optional and not a.saved}
+
+
+@cells
+def test_workspace_of_the_backward_pass_does_not_grow_with_steps(cell):
+    """Adjoints live for a chunk of steps, some 768 rows."""
+    kernel = kernel_of(cell)
     library = kernel.library()
     size = getattr(library.lib, f"{kernel.name}_sequence_backward_workspace_size_f64")
-    dims = [SIZES[d] for d in kernel.sequence_backward.function.dims]
-    options = library.ffi.new("cellgen_options *", {"consume": 1})
-    names = {str(k.name) for k in sequence_of(cell).consumed}
-    freed = len(names) * -(-7 * 5 * 18 * 8 // 64) * 64
-    assert size(*dims, library.ffi.NULL) - size(*dims, options) == freed
-    if cell in (GRU, LSTM, LSTMPeephole):
-        assert len(names) >= 3
+    short, long = (
+        size(
+            *[(SIZES | {"T": steps})[d] for d in kernel.sequence_backward.function.dims],
+            library.ffi.NULL,
+        )
+        for steps in (200, 20000)
+    )
+    assert short == long
 
 
 @cells

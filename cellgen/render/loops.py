@@ -17,7 +17,10 @@ from cellgen.value import Role, Value
 
 @dataclass(frozen=True)
 class LoopLines:
-    """The lines of one loop nest: before it, in each row, in each unit, after a row, after it."""
+    """The lines of one loop nest: before it, in each row, in each unit, after a row, after it.
+
+    ``down``: from the last row to the first.
+    """
 
     comments: list[str] = field(default_factory=list)
     before: list[str] = field(default_factory=list)
@@ -25,6 +28,7 @@ class LoopLines:
     body: list[str] = field(default_factory=list)
     row_end: list[str] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
+    down: bool = False
 
 
 TileRow = Callable[[View], str | None]

@@ -161,11 +161,10 @@ class SeriesContext:
 
 @dataclass(frozen=True)
 class KeptContext:
-    """One adjoint that is kept at every step, and the saved array that it may overwrite."""
+    """One adjoint that is kept for a chunk of steps."""
 
     name: str
     width: str
-    consumed: str
 
 
 @dataclass(frozen=True)
@@ -376,15 +375,8 @@ class _Function:
         }
 
     def _kept(self) -> list[KeptContext]:
-        consumed = self.schedule.consumed
-        return [
-            KeptContext(
-                str(value.name),
-                c_mul(_row_length(value)),
-                str(consumed[value].name) if value in consumed else "",
-            )
-            for value in self.schedule.programs.kept
-        ]
+        kept = self.schedule.programs.kept
+        return [KeptContext(str(value.name), c_mul(_row_length(value))) for value in kept]
 
     def _add_tables(self) -> None:
         """What says which steps count; see ``cellgen_fill_tables``."""
@@ -717,12 +709,9 @@ class _PartWriter(LoopWriter):
             return self._state(value, width, "step")
         base = f"memory->args->{buffer.name}"
         if value in programs.kept:
-            base = self.function.add_memory(
-                f"{value.name}_time",
-                f"nT * nB * {width}",
-                "kept at every step",
-                when="!consume" if value in self.schedule.consumed else "1",
-            )
+            note, count = "kept for a chunk of steps", f"chunk_rows * {width}"
+            base = self.function.add_memory(f"{value.name}_time", count, note)
+            return f"{base} + step % memory->chunk_steps * nB * {width}"
         return f"{base} + step * nB * {width}"
 
     def _state(self, value: Value, width: str, step: str) -> str:
@@ -769,6 +758,7 @@ class _PartWriter(LoopWriter):
             split = "one"  # a sum over rows needs all rows, a sum over units whole rows
         elif Store.ADD_ROWS in stores:
             split = "units"
+        down = Store.ADD_ROWS in stores  # as chunks of steps come
         return StageContext(
             name=name,
             kind="loop",
@@ -780,7 +770,7 @@ class _PartWriter(LoopWriter):
             slots=0,
             widest=0,
             zeroed=[],
-            loops=[self.loop(loop)],
+            loops=[replace(self.loop(loop), down=down)],
             call="",
             split=split,
         )
@@ -792,14 +782,14 @@ class _PartWriter(LoopWriter):
         stride = columns if stage.heads is not None else c.row_stride
         places = [self.address(a), self.address(b), self.address(c)]
         begins = not stage.accumulate and begins_with_product(self.part, c.buffer)
-        onto = "step > 0" if begins else "1"
+        onto = "step * nB + row_end < nT * nB" if begins else "1"
         loop = ""
         if stage.heads is not None:
             loop = f"for (int64_t head = 0; head < {c_axis(stage.heads)}; ++head) "
             steps = [c_factor(rows), c_factor(columns), f"{c_factor(rows)} * {c_factor(columns)}"]
             places = [f"{at} + head * {step}" for at, step in zip(places, steps, strict=True)]
         call = (
-            f"{loop}cg_gemm_tn(units, {c_axis(columns)}, row_end - row_begin, "
+            f"{loop}cg_gemm_tn_down(units, {c_axis(columns)}, row_end - row_begin, "
             f"{places[0]} + first, {self.stride(a)}, {places[1]}, "
             f"{self.stride(b)}, {places[2]} + first * {c_factor(stride)}, "
             f"{c_axis(stride)}, {onto})"

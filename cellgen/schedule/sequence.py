@@ -7,10 +7,9 @@ meeting; where there are too few rows, ranges of units, with a meeting after eve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 
 from cellgen.errors import DerivationError
 from cellgen.program import Program, digest
@@ -69,41 +68,6 @@ class SequenceSchedule:
     deferred: Part
     prologue: Function | None
     epilogue: Function | None
-
-    @cached_property
-    def consumed(self) -> Mapping[Value, Value]:
-        """For an adjoint kept at every step, the saved value whose memory it may take.
-
-        That is one of the same shape which nothing reads once the adjoint is written: no later
-        stage of the step in reverse, and nothing of what is deferred.
-        """
-        late = _read_by(self.deferred.stages)
-        late |= {link.next for link in self.programs.links if link.previous in late}
-        free = [value for value in self.programs.saved if value not in late]
-        found: dict[Value, Value] = {}
-        for adjoint in self.programs.kept:
-            writers = [i for i, s in enumerate(self.reverse.stages) if adjoint in _written_by(s)]
-            for saved in free:
-                later = _read_by(self.reverse.stages[max(writers, default=0) + 1 :])
-                fits = saved.shape == adjoint.shape and saved not in later
-                if fits and len(writers) == 1 and self._element_by_element(writers[0], saved):
-                    found[adjoint] = saved
-                    free.remove(saved)
-                    break
-        return found
-
-    def _element_by_element(self, writer: int, saved: Value) -> bool:
-        """Whether the stage that writes an adjoint reads a saved value only at the same place."""
-        stage = self.reverse.stages[writer]
-        loops = stage.loops if isinstance(stage, Group) else (stage,)
-        if isinstance(stage, Group) and any(t.operand.buffer.value == saved for t in stage.terms):
-            return False
-        loads = [x for loop in loops if isinstance(loop, Loop) for x in loop.loads]
-        own = [load for load in loads if load.view.buffer.value == saved]
-        return isinstance(stage, Group | Loop) and all(
-            load.access is Access.ELEMENT and load.view.shape == load.view.buffer.shape
-            for load in own
-        )
 
     def __str__(self) -> str:
         saved = ", ".join(f"{v} {format_shape(v.shape)}" for v in self.programs.saved)
@@ -216,20 +180,6 @@ def _once(program: Program | None, programs: SequencePrograms) -> Function | Non
     function = plan_function(program, program.arguments, programs.definition.dims)
     function.verify()
     return function
-
-
-def _read_by(stages: Sequence[GroupedStage]) -> set[Value]:
-    found = set()
-    for stage in stages:
-        if isinstance(stage, Group):
-            found |= {term.operand.buffer.value for term in stage.terms} | _read_by(stage.loops)
-        elif isinstance(stage, Loop):
-            found |= {load.view.buffer.value for load in stage.loads}
-        elif isinstance(stage, Routine):
-            found.add(stage.a.buffer.value)
-        else:
-            found |= {stage.a.buffer.value, stage.b.buffer.value}
-    return found
 
 
 def _written_by(stage: GroupedStage) -> set[Value]:

@@ -10,10 +10,10 @@ summed over all steps in ``epilogue``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sympy import Add, Expr, Integer
+from sympy import Integer
 
 from cellgen.cell import Definition
 from cellgen.derive import adjoint
@@ -118,7 +118,7 @@ def unroll(definition: Definition) -> SequencePrograms:
     saved_next = tuple(dict.fromkeys(_over_time(definition, value) for value in saved))
     stored = tuple(v for v in saved_next if v not in definition.outputs)
     full_forward = replace(forward, results=tuple(dict.fromkeys((*results, *stored))))
-    reverse = _form_early(simplify(reverse, LOWER), set(saved))
+    reverse = simplify(reverse, LOWER)
     prologue = None
     if constant:
         full_forward = forward.restrict("sequence_forward", full_forward.results, constant)
@@ -139,33 +139,6 @@ def unroll(definition: Definition) -> SequencePrograms:
         prologue,
         simplify(epilogue, LOWER) if epilogue else None,
     )
-
-
-def _form_early(reverse: Program, saved: Set[Value]) -> Program:
-    """Form the terms of a sum that wait for no product before the products, ``<sum>_direct``.
-
-    A saved value that only such terms read late is then free for an adjoint (``consume``).
-    """
-    after: set[Value] = set()
-    statements: list[Statement] = []
-    for statement in reverse.statements:
-        target, expression = statement.target, statement.expression
-        if statement.op.startswith("matmul") or after.intersection(statement.operands):
-            after.add(target)
-        terms = expression.args if target in after and statement.is_pointwise else ()
-        early = [x for x in terms if expression.is_Add and not _values(x) & after]
-        if early and len(early) < len(terms) and any(_values(x) & saved for x in early):
-            direct = _like(target, f"{target.name}_direct")
-            rest = [x for x in terms if x not in early]
-            statements.append(Statement(direct, Add(*early)))
-            statement = Statement(target, Add(direct, *rest))
-        statements.append(statement)
-    return reverse.with_statements(statements)
-
-
-def _values(expression: Expr) -> set[Value]:
-    found: set[Value] = expression.atoms(Value)
-    return found
 
 
 def _constant(forward: Program) -> tuple[Value, ...]:

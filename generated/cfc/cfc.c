@@ -486,7 +486,7 @@ typedef struct {
     int64_t nI;
     int64_t nH;
     int64_t nM;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -933,11 +933,11 @@ static int64_t CELLGEN_NAME(cfc_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(cfc_sequence_forward_place_packed)(memory, nT, nB, nI, nH, nM, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 1, nM, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_tanh_tanh_pre, real, 1, nB * nM);
     CELLGEN_PLACE(memory->forward_q, real, 1, nB * nM);
@@ -1059,6 +1059,7 @@ int CELLGEN_NAME(cfc_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.nH = nH;
     here.nM = nM;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -1102,7 +1103,7 @@ typedef struct {
     int64_t nI;
     int64_t nH;
     int64_t nM;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -1125,12 +1126,12 @@ typedef struct {
     real *reverse_2_panel_3; /* packed weights */
     real *reverse_3_panel_1; /* packed weights */
     real *deferred_8_panel_1; /* packed weights */
-    real *d_s_pre_time; /* kept at every step */
-    real *d_k_pre_time; /* kept at every step */
-    real *d_g_pre_time; /* kept at every step */
-    real *d_f_time; /* kept at every step */
-    real *d_tanh_pre_time; /* kept at every step */
-    real *d_h_prev_w_bb_time; /* kept at every step */
+    real *d_s_pre_time; /* kept for a chunk of steps */
+    real *d_k_pre_time; /* kept for a chunk of steps */
+    real *d_g_pre_time; /* kept for a chunk of steps */
+    real *d_f_time; /* kept for a chunk of steps */
+    real *d_tanh_pre_time; /* kept for a chunk of steps */
+    real *d_h_prev_w_bb_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
     real *reverse_3_whole; /* products of one step */
     real *deferred_q; /* of a chunk */
@@ -1168,10 +1169,10 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_1)(
     const real *f_rows = memory->args->f + step * nB * nH;
     const real *g_rows = memory->args->g + step * nB * nH;
     const real *k_rows = memory->args->k + step * nB * nH;
-    real *d_s_pre_rows = memory->d_s_pre_time + step * nB * nH;
-    real *d_k_pre_rows = memory->d_k_pre_time + step * nB * nH;
-    real *d_g_pre_rows = memory->d_g_pre_time + step * nB * nH;
-    real *d_f_rows = memory->d_f_time + step * nB * nH;
+    real *d_s_pre_rows = memory->d_s_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_k_pre_rows = memory->d_k_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_g_pre_rows = memory->d_g_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_f_rows = memory->d_f_time + step % memory->chunk_steps * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
@@ -1226,12 +1227,12 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
     const int64_t nH = memory->nH;
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)step, (void)row_begin, (void)row_end;
-    const real *d_k_pre_rows = memory->d_k_pre_time + step * nB * nH;
-    const real *d_g_pre_rows = memory->d_g_pre_time + step * nB * nH;
-    const real *d_f_rows = memory->d_f_time + step * nB * nH;
+    const real *d_k_pre_rows = memory->d_k_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_g_pre_rows = memory->d_g_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_rows = memory->d_f_time + step % memory->chunk_steps * nB * nH;
     const real *tanh_tanh_pre_rows = memory->args->tanh_tanh_pre + step * nB * nM;
-    real *d_tanh_pre_rows = memory->d_tanh_pre_time + step * nB * nM;
-    real *d_h_prev_w_bb_rows = memory->d_h_prev_w_bb_time + step * nB * nM;
+    real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nM;
+    real *d_h_prev_w_bb_rows = memory->d_h_prev_w_bb_time + step % memory->chunk_steps * nB * nM;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nM, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1333,7 +1334,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
     const int64_t nH = memory->nH;
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_prev_w_bb_rows = memory->d_h_prev_w_bb_time + step * nB * nM;
+    const real *d_h_prev_w_bb_rows = memory->d_h_prev_w_bb_time + step % memory->chunk_steps * nB * nM;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
@@ -1408,7 +1409,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_1)(
     const int64_t nH = memory->nH;
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)step, (void)row_begin, (void)row_end;
-    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step * nB * nM;
+    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nM;
     const real *tanh_tanh_pre_rows = memory->args->tanh_tanh_pre + step * nB * nM;
     real *q_rows = memory->deferred_q;
     real *d_b_bb_terms_rows = memory->deferred_d_b_bb_terms;
@@ -1420,7 +1421,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_1)(
      * d_b_bb_terms = 2 * d_tanh_pre / 3
      * d_b_bb = sum(d_b_bb_terms -> (M,)) */
     real *d_b_bb_row = d_b_bb_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_tanh_pre_row = d_tanh_pre_rows + row * nM + first;
         const real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nM + first;
         real *q_row = q_rows + row * nM + first;
@@ -1447,10 +1448,10 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_2)(
     const int64_t nH = memory->nH;
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)step, (void)row_begin, (void)row_end;
-    const real *d_s_pre_rows = memory->d_s_pre_time + step * nB * nH;
-    const real *d_k_pre_rows = memory->d_k_pre_time + step * nB * nH;
-    const real *d_g_pre_rows = memory->d_g_pre_time + step * nB * nH;
-    const real *d_f_rows = memory->d_f_time + step * nB * nH;
+    const real *d_s_pre_rows = memory->d_s_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_k_pre_rows = memory->d_k_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_g_pre_rows = memory->d_g_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_rows = memory->d_f_time + step % memory->chunk_steps * nB * nH;
     const real *f_rows = memory->args->f + step * nB * nH;
     real *d_b_k_rows = memory->args->d_b_k;
     real *d_b_g_rows = memory->args->d_b_g;
@@ -1467,7 +1468,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_2)(
     real *d_b_k_row = d_b_k_rows + first;
     real *d_b_g_row = d_b_g_rows + first;
     real *d_b_f_row = d_b_f_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_s_pre_row = d_s_pre_rows + row * nH + first;
         const real *d_k_pre_row = d_k_pre_rows + row * nH + first;
         const real *d_g_pre_row = d_g_pre_rows + row * nH + first;
@@ -1503,13 +1504,13 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_3)(
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_h_prev_w_bb_rows = memory->d_h_prev_w_bb_time + step * nB * nM;
+    const real *d_h_prev_w_bb_rows = memory->d_h_prev_w_bb_time + step % memory->chunk_steps * nB * nM;
     real *d_w_bb_rows = memory->args->d_w_bb;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_bb[I:I + H, :M] += h_prev.T @ d_h_prev_w_bb */
-    cg_gemm_tn(units, nM, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_w_bb_rows, nM, d_w_bb_rows + nI * nM + first * nM, nM, step > 0);
+    cg_gemm_tn_down(units, nM, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_w_bb_rows, nM, d_w_bb_rows + nI * nM + first * nM, nM, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(cfc_sequence_backward_deferred_4)(
@@ -1530,7 +1531,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_bb[:I, :M] += x.T @ d_b_bb_terms */
-    cg_gemm_tn(units, nM, row_end - row_begin, x_rows + first, x_stride, d_b_bb_terms_rows, nM, d_w_bb_rows + first * nM, nM, step > 0);
+    cg_gemm_tn_down(units, nM, row_end - row_begin, x_rows + first, x_stride, d_b_bb_terms_rows, nM, d_w_bb_rows + first * nM, nM, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(cfc_sequence_backward_deferred_5)(
@@ -1544,13 +1545,13 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_5)(
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)step, (void)row_begin, (void)row_end;
     const real *q_rows = memory->deferred_q;
-    const real *d_k_pre_rows = memory->d_k_pre_time + step * nB * nH;
+    const real *d_k_pre_rows = memory->d_k_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_w_k_rows = memory->args->d_w_k;
 
     const int64_t first = cellgen_share(nM, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_k += q.T @ d_k_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, q_rows + first, nM, d_k_pre_rows, nH, d_w_k_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, q_rows + first, nM, d_k_pre_rows, nH, d_w_k_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(cfc_sequence_backward_deferred_6)(
@@ -1564,13 +1565,13 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_6)(
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)step, (void)row_begin, (void)row_end;
     const real *q_rows = memory->deferred_q;
-    const real *d_g_pre_rows = memory->d_g_pre_time + step * nB * nH;
+    const real *d_g_pre_rows = memory->d_g_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_w_g_rows = memory->args->d_w_g;
 
     const int64_t first = cellgen_share(nM, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_g += q.T @ d_g_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, q_rows + first, nM, d_g_pre_rows, nH, d_w_g_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, q_rows + first, nM, d_g_pre_rows, nH, d_w_g_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(cfc_sequence_backward_deferred_7)(
@@ -1584,13 +1585,13 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_7)(
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)step, (void)row_begin, (void)row_end;
     const real *q_rows = memory->deferred_q;
-    const real *d_f_rows = memory->d_f_time + step * nB * nH;
+    const real *d_f_rows = memory->d_f_time + step % memory->chunk_steps * nB * nH;
     real *d_w_f_rows = memory->args->d_w_f;
 
     const int64_t first = cellgen_share(nM, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += q.T @ d_f */
-    cg_gemm_tn(units, nH, row_end - row_begin, q_rows + first, nM, d_f_rows, nH, d_w_f_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, q_rows + first, nM, d_f_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
@@ -1709,12 +1710,12 @@ static void CELLGEN_NAME(cfc_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_s_pre_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_k_pre_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_g_pre_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_f_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_tanh_pre_time + (step * nB + row) * nM, 0, nM);
-        if (!counts) cg_copy_row(memory->d_h_prev_w_bb_time + (step * nB + row) * nM, 0, nM);
+        if (!counts) cg_copy_row(memory->d_s_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_k_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_g_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_f_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_tanh_pre_time + (step % memory->chunk_steps * nB + row) * nM, 0, nM);
+        if (!counts) cg_copy_row(memory->d_h_prev_w_bb_time + (step % memory->chunk_steps * nB + row) * nM, 0, nM);
     }
 }
 
@@ -1742,6 +1743,40 @@ static void CELLGEN_NAME(cfc_sequence_backward_deliver)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
     cg_deliver(memory->series_d_ts, memory->rows_d_ts, nB, 1, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(cfc_sequence_backward_deferred)(
+    const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(cfc_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    CELLGEN_NAME(cfc_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    if (thread == 0) CELLGEN_NAME(cfc_sequence_backward_deferred_2)(memory, step, 0, rows, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(cfc_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(cfc_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(cfc_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(cfc_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(cfc_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    if (memory->unpacked)
+        CELLGEN_NAME(cfc_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(cfc_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(cfc_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(cfc_sequence_backward_task)(int thread, int threads, void *context)
@@ -1811,47 +1846,16 @@ static void CELLGEN_NAME(cfc_sequence_backward_task)(int thread, int threads, vo
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(cfc_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(cfc_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(cfc_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(cfc_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        if (thread == 0) CELLGEN_NAME(cfc_sequence_backward_deferred_2)(memory, step, 0, rows, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(cfc_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(cfc_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(cfc_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(cfc_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(cfc_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->unpacked)
-            CELLGEN_NAME(cfc_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(cfc_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(cfc_sequence_backward_deliver)(memory, step, begin, end);
-        }
     }
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -1880,17 +1884,17 @@ static int64_t CELLGEN_NAME(cfc_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(cfc_sequence_backward_place_packed)(memory, nT, nB, nI, nH, nM, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->d_s_pre_time, real, !consume, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_k_pre_time, real, !consume, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_g_pre_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_f_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_tanh_pre_time, real, 1, nT * nB * nM);
-    CELLGEN_PLACE(memory->d_h_prev_w_bb_time, real, 1, nT * nB * nM);
+    (void)tables, (void)last, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->d_s_pre_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_k_pre_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_g_pre_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_f_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_tanh_pre_time, real, 1, chunk_rows * nM);
+    CELLGEN_PLACE(memory->d_h_prev_w_bb_time, real, 1, chunk_rows * nM);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nM);
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_q, real, 1, chunk_rows * nM);
@@ -2018,6 +2022,7 @@ int CELLGEN_NAME(cfc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.nH = nH;
     here.nM = nM;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -2052,8 +2057,6 @@ int CELLGEN_NAME(cfc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     here.across_d_ts = cg_across(here.series_d_ts, nB, here.gather ? here.rows_d_ts : 0, 1);
-    if (options && options->consume) here.d_s_pre_time = (real *)(uintptr_t)args->g;
-    if (options && options->consume) here.d_k_pre_time = (real *)(uintptr_t)args->k;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
     here.unpacked = plan.unpacked && !here.packed;

@@ -289,7 +289,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -605,11 +605,11 @@ static int64_t CELLGEN_NAME(co_rnn_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(co_rnn_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_force, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 1 * nH);
@@ -713,6 +713,7 @@ int CELLGEN_NAME(co_rnn_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, in
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -755,7 +756,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -777,7 +778,7 @@ typedef struct {
     real *deferred_5_panel_1; /* packed weights */
     real *reverse_d_y_in; /* of one step */
     real *reverse_d_z_total; /* of one step */
-    real *d_force_pre_time; /* kept at every step */
+    real *d_force_pre_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
     real *deferred_5_whole; /* products of one step */
     real *d_y_prev_pair; /* gradient between two steps */
@@ -815,7 +816,7 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_reverse_1)(
     const real *force_rows = memory->args->force + step * nB * nH;
     real *d_y_in_rows = memory->reverse_d_y_in;
     real *d_z_total_rows = memory->reverse_d_z_total;
-    real *d_force_pre_rows = memory->d_force_pre_time + step * nB * nH;
+    real *d_force_pre_rows = memory->d_force_pre_time + step % memory->chunk_steps * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) - first;
@@ -860,7 +861,7 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_reverse_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_force_pre_rows = memory->d_force_pre_time + step * nB * nH;
+    const real *d_force_pre_rows = memory->d_force_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_y_in_rows = memory->reverse_d_y_in;
     const real *d_z_total_rows = memory->reverse_d_z_total;
     const real dt = memory->args->dt;
@@ -965,14 +966,14 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_force_pre_rows = memory->d_force_pre_time + step * nB * nH;
+    const real *d_force_pre_rows = memory->d_force_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_b_rows = memory->args->d_b;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b = sum(d_force_pre -> (H,)) */
     real *d_b_row = d_b_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_force_pre_row = d_force_pre_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -993,13 +994,13 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_2)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_force_pre_rows = memory->d_force_pre_time + step * nB * nH;
+    const real *d_force_pre_rows = memory->d_force_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_u_rows = memory->args->d_u;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u += x.T @ d_force_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_force_pre_rows, nH, d_u_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_force_pre_rows, nH, d_u_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_3)(
@@ -1014,13 +1015,13 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_3)(
     const real *z_prev_rows = memory->gather ? memory->rows_z_prev
         : step == 0 ? memory->args->z_prev : memory->series_z.rows + (step - 1) * memory->series_z.step;
     const int64_t z_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_z.step : memory->series_z.row);
-    const real *d_force_pre_rows = memory->d_force_pre_time + step * nB * nH;
+    const real *d_force_pre_rows = memory->d_force_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_v_rows = memory->args->d_v;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_v += z_prev.T @ d_force_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, z_prev_rows + first, z_prev_stride, d_force_pre_rows, nH, d_v_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, z_prev_rows + first, z_prev_stride, d_force_pre_rows, nH, d_v_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_4)(
@@ -1035,13 +1036,13 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_4)(
     const real *y_prev_rows = memory->gather ? memory->rows_y_prev
         : step == 0 ? memory->args->y_prev : memory->series_y.rows + (step - 1) * memory->series_y.step;
     const int64_t y_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_y.step : memory->series_y.row);
-    const real *d_force_pre_rows = memory->d_force_pre_time + step * nB * nH;
+    const real *d_force_pre_rows = memory->d_force_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_w_rows = memory->args->d_w;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += y_prev.T @ d_force_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_force_pre_rows, nH, d_w_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_force_pre_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_5)(
@@ -1053,7 +1054,7 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_5)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_force_pre_rows = memory->d_force_pre_time + step * nB * nH;
+    const real *d_force_pre_rows = memory->d_force_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
     const int64_t d_x_stride = memory->across_d_x.row;
 
@@ -1168,7 +1169,7 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_force_pre_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_force_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
 
@@ -1194,6 +1195,29 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_deliver)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(co_rnn_sequence_backward_deferred)(
+    const CELLGEN_NAME(co_rnn_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(co_rnn_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    CELLGEN_NAME(co_rnn_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(co_rnn_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(co_rnn_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(co_rnn_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+    if (memory->unpacked)
+        CELLGEN_NAME(co_rnn_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(co_rnn_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(co_rnn_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(co_rnn_sequence_backward_task)(int thread, int threads, void *context)
@@ -1246,37 +1270,17 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_task)(int thread, int threads,
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(co_rnn_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(co_rnn_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_y_prev, args->d_y_last, nB * nH);
         cg_copy_row(args->d_z_prev, args->d_z_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(co_rnn_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(co_rnn_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(co_rnn_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(co_rnn_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(co_rnn_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        if (memory->unpacked)
-            CELLGEN_NAME(co_rnn_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(co_rnn_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(co_rnn_sequence_backward_deliver)(memory, step, begin, end);
-        }
     }
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -1302,14 +1306,14 @@ static int64_t CELLGEN_NAME(co_rnn_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(co_rnn_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->reverse_d_y_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_d_z_total, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_force_pre_time, real, !consume, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_force_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 2 * nH);
     CELLGEN_PLACE(memory->deferred_5_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_y_prev_pair, real, 1, 2 * nB * nH);
@@ -1418,6 +1422,7 @@ int CELLGEN_NAME(co_rnn_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, i
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -1450,7 +1455,6 @@ int CELLGEN_NAME(co_rnn_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, i
     here.gather = here.counts || !even;
     here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
-    if (options && options->consume) here.d_force_pre_time = (real *)(uintptr_t)args->force;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
     here.unpacked = plan.unpacked && !here.packed;

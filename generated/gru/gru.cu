@@ -875,8 +875,7 @@ typedef struct {
  * d_r = d_n_bar * s
  * d_z = d_h_in * (h_prev - n)
  * d_r_bar = d_r * (1 - r) * r
- * d_z_bar = d_z * (1 - z) * z
- * d_h_prev_direct = d_h_in * z */
+ * d_z_bar = d_z * (1 - z) * z */
 __global__ void CELLGEN_CUDA_NAME(gru_reverse_1)(
     int64_t rows,
     int64_t units,
@@ -887,11 +886,11 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_1)(
     cellgen_rows<const store> r_rows,
     cellgen_rows<const store> s_rows,
     cellgen_rows<const store> n_rows,
+    cellgen_rows<real> d_h_in_rows,
     cellgen_rows<store> d_n_bar_rows,
     cellgen_rows<store> d_s_rows,
     cellgen_rows<store> d_r_bar_rows,
-    cellgen_rows<store> d_z_bar_rows,
-    cellgen_rows<real> d_h_prev_direct_rows)
+    cellgen_rows<store> d_z_bar_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -903,6 +902,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_1)(
     const real s = cg_load(s_rows, row, unit);
     const real n = cg_load(n_rows, row, unit);
     const real d_h_in = d_h + d_h_next;
+    cg_store(d_h_in_rows, row, unit, d_h_in);
     const real d_n = d_h_in * (1 - z);
     const real d_n_bar = d_n * (1 - n * n);
     cg_store(d_n_bar_rows, row, unit, d_n_bar);
@@ -914,23 +914,23 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_1)(
     cg_store(d_r_bar_rows, row, unit, d_r_bar);
     const real d_z_bar = d_z * (1 - z) * z;
     cg_store(d_z_bar_rows, row, unit, d_z_bar);
-    const real d_h_prev_direct = d_h_in * z;
-    cg_store(d_h_prev_direct_rows, row, unit, d_h_prev_direct);
 }
 
-/* d_h_prev = d_h_prev_1_d_r_bar_d_z_bar + d_h_prev_direct */
+/* d_h_prev = d_h_in * z + d_h_prev_1_d_r_bar_d_z_bar */
 __global__ void CELLGEN_CUDA_NAME(gru_reverse_2)(
     int64_t rows,
     int64_t units,
+    cellgen_rows<const real> d_h_in_rows,
     cellgen_rows<const real> d_h_prev_1_d_r_bar_d_z_bar_rows,
-    cellgen_rows<const real> d_h_prev_direct_rows,
+    cellgen_rows<const store> z_rows,
     cellgen_rows<real> d_h_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
+    const real d_h_in = cg_load(d_h_in_rows, row, unit);
     const real d_h_prev_1_d_r_bar_d_z_bar = cg_load(d_h_prev_1_d_r_bar_d_z_bar_rows, row, unit);
-    const real d_h_prev_direct = cg_load(d_h_prev_direct_rows, row, unit);
-    const real d_h_prev = d_h_prev_1_d_r_bar_d_z_bar + d_h_prev_direct;
+    const real z = cg_load(z_rows, row, unit);
+    const real d_h_prev = d_h_in * z + d_h_prev_1_d_r_bar_d_z_bar;
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
@@ -984,7 +984,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_block)(
     CELLGEN_CUDA_NAME(gru_cuda_sequence_backward_args) call,
     store *adjoints,
     real *d_h_prev_pair,
-    real *reverse_d_h_prev_direct,
+    real *reverse_d_h_in,
     real *reverse_2_sums,
     store *reverse_2_weights_1)
 {
@@ -1008,8 +1008,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_block)(
              * d_r = d_n_bar * s
              * d_z = d_h_in * (h_prev - n)
              * d_r_bar = d_r * (1 - r) * r
-             * d_z_bar = d_z * (1 - z) * z
-             * d_h_prev_direct = d_h_in * z */
+             * d_z_bar = d_z * (1 - z) * z */
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
@@ -1017,11 +1016,11 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_block)(
             const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
             const cellgen_rows<const store> s_rows = cg_in(args->s + step * nB * nH, nH);
             const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
             const cellgen_rows<store> d_n_bar_rows = cg_rows(adjoints + step * nB * (4 * nH), (4 * nH));
             const cellgen_rows<store> d_s_rows = cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH));
             const cellgen_rows<store> d_r_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH));
             const cellgen_rows<store> d_z_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH));
-            const cellgen_rows<real> d_h_prev_direct_rows = cg_rows(reverse_d_h_prev_direct, nH);
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
@@ -1030,6 +1029,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_block)(
             const real s = cg_load(s_rows, row, unit);
             const real n = cg_load(n_rows, row, unit);
             const real d_h_in = d_h + d_h_next;
+            cg_store(d_h_in_rows, row, unit, d_h_in);
             const real d_n = d_h_in * (1 - z);
             const real d_n_bar = d_n * (1 - n * n);
             cg_store(d_n_bar_rows, row, unit, d_n_bar);
@@ -1041,21 +1041,21 @@ __global__ void CELLGEN_CUDA_NAME(gru_reverse_block)(
             cg_store(d_r_bar_rows, row, unit, d_r_bar);
             const real d_z_bar = d_z * (1 - z) * z;
             cg_store(d_z_bar_rows, row, unit, d_z_bar);
-            const real d_h_prev_direct = d_h_in * z;
-            cg_store(d_h_prev_direct_rows, row, unit, d_h_prev_direct);
 }
         __syncthreads();
         /* d_s @ [u_n.T]; d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
         way::template product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (4 * nH) + nH, (4 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
-            /* d_h_prev = d_h_prev_1_d_r_bar_d_z_bar + d_h_prev_direct */
+            /* d_h_prev = d_h_in * z + d_h_prev_1_d_r_bar_d_z_bar */
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
             const cellgen_rows<const real> d_h_prev_1_d_r_bar_d_z_bar_rows = cg_in(reverse_2_sums, nH);
-            const cellgen_rows<const real> d_h_prev_direct_rows = cg_in(reverse_d_h_prev_direct, nH);
+            const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
             const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
             const real d_h_prev_1_d_r_bar_d_z_bar = cg_load(d_h_prev_1_d_r_bar_d_z_bar_rows, row, unit);
-            const real d_h_prev_direct = cg_load(d_h_prev_direct_rows, row, unit);
-            const real d_h_prev = d_h_prev_1_d_r_bar_d_z_bar + d_h_prev_direct;
+            const real z = cg_load(z_rows, row, unit);
+            const real d_h_prev = d_h_in * z + d_h_prev_1_d_r_bar_d_z_bar;
             cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
         __syncthreads();
@@ -1164,7 +1164,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
-    real *const reverse_d_h_prev_direct = (real *)(void *)memory;
+    real *const reverse_d_h_in = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_2_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
@@ -1214,9 +1214,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_backward)(
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (3 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, 3 * nH), 3, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_prev_direct, reverse_2_sums, reverse_2_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_prev_direct, reverse_2_sums, reverse_2_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reverse_1), nB, nH,
@@ -1227,16 +1227,17 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_cuda_sequence_backward)(
                 cg_in(args->r + step * nB * nH, nH),
                 cg_in(args->s + step * nB * nH, nH),
                 cg_in(args->n + step * nB * nH, nH),
+                cg_rows(reverse_d_h_in, nH),
                 cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
                 cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
                 cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
-                cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
-                cg_rows(reverse_d_h_prev_direct, nH));
+                cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)));
             /* d_s @ [u_n.T]; d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
             cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (4 * nH) + nH, (4 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reverse_2), nB, nH,
+                cg_in(reverse_d_h_in, nH),
                 cg_in(reverse_2_sums, nH),
-                cg_in(reverse_d_h_prev_direct, nH),
+                cg_in(args->z + step * nB * nH, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
                 cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, args->strided ? args->strides + 4 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);

@@ -362,7 +362,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -828,11 +828,11 @@ static int64_t CELLGEN_NAME(gru_block_cell_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(gru_block_cell_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 2, nH, CELLGEN_SLOT_VECTORS(2)));
     CELLGEN_PLACE(memory->forward_h_prev_r, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 2 * nH);
@@ -948,6 +948,7 @@ int CELLGEN_NAME(gru_block_cell_sequence_forward)(int64_t nT, int64_t nB, int64_
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -996,7 +997,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -1023,8 +1024,8 @@ typedef struct {
     real *deferred_7_panel_1; /* packed weights */
     real *deferred_7_panel_2; /* packed weights */
     real *reverse_d_h_in; /* of one step */
-    real *d_c_bar_time; /* kept at every step */
-    real *d_r_bar_u_bar_time; /* kept at every step */
+    real *d_c_bar_time; /* kept for a chunk of steps */
+    real *d_r_bar_u_bar_time; /* kept for a chunk of steps */
     real *reverse_d_h_prev_r; /* of one step */
     real *reverse_2_whole; /* products of one step */
     real *reverse_3_whole; /* products of one step */
@@ -1068,8 +1069,8 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1)(
     const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
     const int64_t c_stride = memory->series_c.row;
     real *d_h_in_rows = memory->reverse_d_h_in;
-    real *d_c_bar_rows = memory->d_c_bar_time + step * nB * nH;
-    real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    real *d_c_bar_rows = memory->d_c_bar_time + step % memory->chunk_steps * nB * nH;
+    real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step % memory->chunk_steps * nB * (2 * nH);
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
@@ -1117,7 +1118,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_c_bar_rows = memory->d_c_bar_time + step * nB * nH;
+    const real *d_c_bar_rows = memory->d_c_bar_time + step % memory->chunk_steps * nB * nH;
     const real *d_r_rows = memory->series_d_r.rows ? memory->series_d_r.rows + step * memory->series_d_r.step : memory->zeros;
     const int64_t d_r_stride = memory->series_d_r.rows ? memory->series_d_r.row : 0;
     real *d_h_prev_r_rows = memory->reverse_d_h_prev_r;
@@ -1126,7 +1127,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
     const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
     const real *r_rows = memory->series_r.rows + step * memory->series_r.step;
     const int64_t r_stride = memory->series_r.row;
-    real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step % memory->chunk_steps * nB * (2 * nH);
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1236,7 +1237,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step % memory->chunk_steps * nB * (2 * nH);
     const real *d_h_in_rows = memory->reverse_d_h_in;
     const real *d_h_prev_r_rows = memory->reverse_d_h_prev_r;
     const real *r_rows = memory->series_r.rows + step * memory->series_r.step;
@@ -1334,7 +1335,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_c_bar_rows = memory->d_c_bar_time + step * nB * nH;
+    const real *d_c_bar_rows = memory->d_c_bar_time + step % memory->chunk_steps * nB * nH;
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
@@ -1348,7 +1349,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(
     /* h_prev_r = h_prev * r
      * d_b_c = sum(d_c_bar -> (H,)) */
     real *d_b_c_row = d_b_c_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_c_bar_row = d_c_bar_rows + row * nH + first;
         const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
         const real *r_row = r_rows + row * r_stride + first;
@@ -1373,14 +1374,14 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step % memory->chunk_steps * nB * (2 * nH);
     real *d_b_ru_rows = memory->args->d_b_ru;
 
     const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b_ru = sum(d_r_bar_u_bar -> (2*H,)) */
     real *d_b_ru_row = d_b_ru_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_r_bar_u_bar_row = d_r_bar_u_bar_rows + row * (2 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -1400,13 +1401,13 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_prev_r_rows = memory->deferred_h_prev_r;
-    const real *d_c_bar_rows = memory->d_c_bar_time + step * nB * nH;
+    const real *d_c_bar_rows = memory->d_c_bar_time + step % memory->chunk_steps * nB * nH;
     real *d_w_c_rows = memory->args->d_w_c;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_c[I:I + H, :H] += h_prev_r.T @ d_c_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_r_rows + first, nH, d_c_bar_rows, nH, d_w_c_rows + nI * nH + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_r_rows + first, nH, d_c_bar_rows, nH, d_w_c_rows + nI * nH + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(
@@ -1420,13 +1421,13 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_c_bar_rows = memory->d_c_bar_time + step * nB * nH;
+    const real *d_c_bar_rows = memory->d_c_bar_time + step % memory->chunk_steps * nB * nH;
     real *d_w_c_rows = memory->args->d_w_c;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_c[:I, :H] += x.T @ d_c_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_c_bar_rows, nH, d_w_c_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_c_bar_rows, nH, d_w_c_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(
@@ -1441,13 +1442,13 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step % memory->chunk_steps * nB * (2 * nH);
     real *d_w_ru_rows = memory->args->d_w_ru;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_ru[I:I + H, :2*H] += h_prev.T @ d_r_bar_u_bar */
-    cg_gemm_tn(units, 2 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_r_bar_u_bar_rows, (2 * nH), d_w_ru_rows + nI * (2 * nH) + first * (2 * nH), 2 * nH, step > 0);
+    cg_gemm_tn_down(units, 2 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_r_bar_u_bar_rows, (2 * nH), d_w_ru_rows + nI * (2 * nH) + first * (2 * nH), 2 * nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(
@@ -1461,13 +1462,13 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step % memory->chunk_steps * nB * (2 * nH);
     real *d_w_ru_rows = memory->args->d_w_ru;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_ru[:I, :2*H] += x.T @ d_r_bar_u_bar */
-    cg_gemm_tn(units, 2 * nH, row_end - row_begin, x_rows + first, x_stride, d_r_bar_u_bar_rows, (2 * nH), d_w_ru_rows + first * (2 * nH), 2 * nH, step > 0);
+    cg_gemm_tn_down(units, 2 * nH, row_end - row_begin, x_rows + first, x_stride, d_r_bar_u_bar_rows, (2 * nH), d_w_ru_rows + first * (2 * nH), 2 * nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
@@ -1479,8 +1480,8 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_c_bar_rows = memory->d_c_bar_time + step * nB * nH;
-    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step * nB * (2 * nH);
+    const real *d_c_bar_rows = memory->d_c_bar_time + step % memory->chunk_steps * nB * nH;
+    const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step % memory->chunk_steps * nB * (2 * nH);
     real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
     const int64_t d_x_stride = memory->across_d_x.row;
 
@@ -1589,8 +1590,8 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_c_bar_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_r_bar_u_bar_time + (step * nB + row) * (2 * nH), 0, (2 * nH));
+        if (!counts) cg_copy_row(memory->d_c_bar_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_r_bar_u_bar_time + (step % memory->chunk_steps * nB + row) * (2 * nH), 0, (2 * nH));
     }
 }
 
@@ -1616,6 +1617,38 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deliver)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred)(
+    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(gru_block_cell_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    if (memory->unpacked)
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_task)(int thread, int threads, void *context)
@@ -1673,45 +1706,16 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_task)(int thread, int 
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(gru_block_cell_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(gru_block_cell_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->unpacked)
-            CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(gru_block_cell_sequence_backward_deliver)(memory, step, begin, end);
-        }
     }
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -1739,14 +1743,14 @@ static int64_t CELLGEN_NAME(gru_block_cell_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(gru_block_cell_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_c_bar_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_r_bar_u_bar_time, real, 1, nT * nB * (2 * nH));
+    CELLGEN_PLACE(memory->d_c_bar_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_r_bar_u_bar_time, real, 1, chunk_rows * (2 * nH));
     CELLGEN_PLACE(memory->reverse_d_h_prev_r, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
@@ -1858,6 +1862,7 @@ int CELLGEN_NAME(gru_block_cell_sequence_backward)(int64_t nT, int64_t nB, int64
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;

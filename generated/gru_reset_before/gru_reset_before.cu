@@ -982,8 +982,7 @@ typedef struct {
  * d_n = d_h_in * (1 - z)
  * d_n_bar = d_n * (1 - n**2)
  * d_z = d_h_in * (h_prev - n)
- * d_z_bar = d_z * (1 - z) * z
- * d_h_prev_direct = d_h_in * z */
+ * d_z_bar = d_z * (1 - z) * z */
 __global__ void CELLGEN_CUDA_NAME(gru_reset_before_reverse_1)(
     int64_t rows,
     int64_t units,
@@ -992,9 +991,9 @@ __global__ void CELLGEN_CUDA_NAME(gru_reset_before_reverse_1)(
     cellgen_rows<const store> h_prev_rows,
     cellgen_rows<const store> z_rows,
     cellgen_rows<const store> n_rows,
+    cellgen_rows<real> d_h_in_rows,
     cellgen_rows<store> d_n_bar_rows,
-    cellgen_rows<store> d_z_bar_rows,
-    cellgen_rows<real> d_h_prev_direct_rows)
+    cellgen_rows<store> d_z_bar_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -1004,14 +1003,13 @@ __global__ void CELLGEN_CUDA_NAME(gru_reset_before_reverse_1)(
     const real z = cg_load(z_rows, row, unit);
     const real n = cg_load(n_rows, row, unit);
     const real d_h_in = d_h + d_h_next;
+    cg_store(d_h_in_rows, row, unit, d_h_in);
     const real d_n = d_h_in * (1 - z);
     const real d_n_bar = d_n * (1 - n * n);
     cg_store(d_n_bar_rows, row, unit, d_n_bar);
     const real d_z = d_h_in * (h_prev - n);
     const real d_z_bar = d_z * (1 - z) * z;
     cg_store(d_z_bar_rows, row, unit, d_z_bar);
-    const real d_h_prev_direct = d_h_in * z;
-    cg_store(d_h_prev_direct_rows, row, unit, d_h_prev_direct);
 }
 
 /* d_r = d_h_prev_r * h_prev
@@ -1034,23 +1032,25 @@ __global__ void CELLGEN_CUDA_NAME(gru_reset_before_reverse_2)(
     cg_store(d_r_bar_rows, row, unit, d_r_bar);
 }
 
-/* d_h_prev = d_h_prev_r * r + d_h_prev_1_d_z_bar + d_h_prev_direct */
+/* d_h_prev = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar */
 __global__ void CELLGEN_CUDA_NAME(gru_reset_before_reverse_3)(
     int64_t rows,
     int64_t units,
+    cellgen_rows<const real> d_h_in_rows,
     cellgen_rows<const real> d_h_prev_r_rows,
     cellgen_rows<const real> d_h_prev_1_d_z_bar_rows,
-    cellgen_rows<const real> d_h_prev_direct_rows,
+    cellgen_rows<const store> z_rows,
     cellgen_rows<const store> r_rows,
     cellgen_rows<real> d_h_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
+    const real d_h_in = cg_load(d_h_in_rows, row, unit);
     const real d_h_prev_r = cg_load(d_h_prev_r_rows, row, unit);
     const real d_h_prev_1_d_z_bar = cg_load(d_h_prev_1_d_z_bar_rows, row, unit);
-    const real d_h_prev_direct = cg_load(d_h_prev_direct_rows, row, unit);
+    const real z = cg_load(z_rows, row, unit);
     const real r = cg_load(r_rows, row, unit);
-    const real d_h_prev = d_h_prev_r * r + d_h_prev_1_d_z_bar + d_h_prev_direct;
+    const real d_h_prev = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar;
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
@@ -1115,7 +1115,7 @@ __global__ void CELLGEN_CUDA_NAME(gru_reset_before_reverse_block)(
     CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward_args) call,
     store *adjoints,
     real *d_h_prev_pair,
-    real *reverse_d_h_prev_direct,
+    real *reverse_d_h_in,
     real *reverse_2_sums,
     real *reverse_3_sums,
     store *reverse_3_weights_1)
@@ -1140,30 +1140,28 @@ __global__ void CELLGEN_CUDA_NAME(gru_reset_before_reverse_block)(
              * d_n = d_h_in * (1 - z)
              * d_n_bar = d_n * (1 - n**2)
              * d_z = d_h_in * (h_prev - n)
-             * d_z_bar = d_z * (1 - z) * z
-             * d_h_prev_direct = d_h_in * z */
+             * d_z_bar = d_z * (1 - z) * z */
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
             const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
             const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
             const cellgen_rows<store> d_n_bar_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
             const cellgen_rows<store> d_z_bar_rows = cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH));
-            const cellgen_rows<real> d_h_prev_direct_rows = cg_rows(reverse_d_h_prev_direct, nH);
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
             const real z = cg_load(z_rows, row, unit);
             const real n = cg_load(n_rows, row, unit);
             const real d_h_in = d_h + d_h_next;
+            cg_store(d_h_in_rows, row, unit, d_h_in);
             const real d_n = d_h_in * (1 - z);
             const real d_n_bar = d_n * (1 - n * n);
             cg_store(d_n_bar_rows, row, unit, d_n_bar);
             const real d_z = d_h_in * (h_prev - n);
             const real d_z_bar = d_z * (1 - z) * z;
             cg_store(d_z_bar_rows, row, unit, d_z_bar);
-            const real d_h_prev_direct = d_h_in * z;
-            cg_store(d_h_prev_direct_rows, row, unit, d_h_prev_direct);
 }
         __syncthreads();
         /* d_n_bar @ [u_n.T] */
@@ -1188,17 +1186,19 @@ __global__ void CELLGEN_CUDA_NAME(gru_reset_before_reverse_block)(
         way::template product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (3 * nH) + nH, (3 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
-            /* d_h_prev = d_h_prev_r * r + d_h_prev_1_d_z_bar + d_h_prev_direct */
+            /* d_h_prev = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar */
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
             const cellgen_rows<const real> d_h_prev_r_rows = cg_in(reverse_2_sums, nH);
             const cellgen_rows<const real> d_h_prev_1_d_z_bar_rows = cg_in(reverse_3_sums, nH);
-            const cellgen_rows<const real> d_h_prev_direct_rows = cg_in(reverse_d_h_prev_direct, nH);
+            const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
             const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
             const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
             const real d_h_prev_r = cg_load(d_h_prev_r_rows, row, unit);
             const real d_h_prev_1_d_z_bar = cg_load(d_h_prev_1_d_z_bar_rows, row, unit);
-            const real d_h_prev_direct = cg_load(d_h_prev_direct_rows, row, unit);
+            const real z = cg_load(z_rows, row, unit);
             const real r = cg_load(r_rows, row, unit);
-            const real d_h_prev = d_h_prev_r * r + d_h_prev_1_d_z_bar + d_h_prev_direct;
+            const real d_h_prev = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar;
             cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
         __syncthreads();
@@ -1306,7 +1306,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nT * nB * (3 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
-    real *const reverse_d_h_prev_direct = (real *)(void *)memory;
+    real *const reverse_d_h_in = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_2_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
@@ -1358,9 +1358,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward)(
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + (2 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, 2 * nH), 5, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reset_before_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_prev_direct, reverse_2_sums, reverse_3_sums, reverse_3_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reset_before_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_3_sums, reverse_3_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reset_before_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_prev_direct, reverse_2_sums, reverse_3_sums, reverse_3_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(gru_reset_before_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_3_sums, reverse_3_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_reverse_1), nB, nH,
@@ -1369,9 +1369,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward)(
                 cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->z + step * nB * nH, nH),
                 cg_in(args->n + step * nB * nH, nH),
+                cg_rows(reverse_d_h_in, nH),
                 cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
-                cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
-                cg_rows(reverse_d_h_prev_direct, nH));
+                cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH)));
             /* d_n_bar @ [u_n.T] */
             cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (3 * nH), (3 * nH), args->u_n, nH, reverse_2_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_reverse_2), nB, nH,
@@ -1382,9 +1382,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_reset_before_cuda_sequence_backward)(
             /* d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
             cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (3 * nH) + nH, (3 * nH), reverse_3_weights_1, nH, reverse_3_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_reset_before_reverse_3), nB, nH,
+                cg_in(reverse_d_h_in, nH),
                 cg_in(reverse_2_sums, nH),
                 cg_in(reverse_3_sums, nH),
-                cg_in(reverse_d_h_prev_direct, nH),
+                cg_in(args->z + step * nB * nH, nH),
                 cg_in(args->r + step * nB * nH, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {

@@ -83,7 +83,6 @@ typedef struct {
     int64_t hold;     /* outputs of a step that `mask` leaves out: 0 zeros, 1 the step before's */
     int64_t last;     /* forward, 1: outputs over time are not wanted, their pointers may be NULL */
     int64_t window;   /* backward: no gradient enters step n * window from the one after; 0: all do */
-    int64_t consume;  /* backward, 1: saved arrays may be overwritten, which saves workspace */
     const void *packed; /* what ..._pack has made of the weights; NULL: every call packs them */
     const cellgen_plan *plan; /* how to run; NULL: as <cell>_<function>_plan says */
     int64_t flush; /* 1: denormal numbers count as zeros during the call; they may take ten times as long */

@@ -483,6 +483,16 @@ CELLGEN_STATIC void CELLGEN_S(gemm_tn)(int64_t M, int64_t N, int64_t K, const CE
     CELLGEN_S(gemm)(M, N, K, a, 1, lda, b, ldb, 0, c, ldc, accumulate);
 }
 
+/* The same, added up from the last row of A and B to the first. */
+CELLGEN_STATIC void CELLGEN_S(gemm_tn_down)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
+                                            int64_t lda, const CELLGEN_REAL *b, int64_t ldb,
+                                            CELLGEN_REAL *c, int64_t ldc, int accumulate)
+{
+    const int64_t last = K > 0 ? K - 1 : 0;
+    CELLGEN_S(gemm)
+    (M, N, K, a + last * lda, 1, -lda, b + last * ldb, -ldb, 0, c, ldc, accumulate);
+}
+
 /* -------------------------------------------------------------------------- packed weights
  * The columns of a product that belong together are `slots` columns per unit (the gates):
  * column slot*slot_stride + unit. A panel holds a block of vectors*LANES units of every slot,

@@ -111,7 +111,9 @@
 #undef cg_gemm_nn
 #undef cg_gemm_nt
 #undef cg_gemm_tn
+#undef cg_gemm_tn_down
 
 #define cg_gemm_nn CELLGEN_NAME(cellgen_gemm_nn)
 #define cg_gemm_nt CELLGEN_NAME(cellgen_gemm_nt)
 #define cg_gemm_tn CELLGEN_NAME(cellgen_gemm_tn)
+#define cg_gemm_tn_down CELLGEN_NAME(cellgen_gemm_tn_down)

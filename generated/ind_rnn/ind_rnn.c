@@ -194,7 +194,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -449,11 +449,11 @@ static int64_t CELLGEN_NAME(ind_rnn_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(ind_rnn_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
@@ -543,6 +543,7 @@ int CELLGEN_NAME(ind_rnn_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, i
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -582,7 +583,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -599,7 +600,7 @@ typedef struct {
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
     real *deferred_3_panel_1; /* packed weights */
-    real *d_h_bar_time; /* kept at every step */
+    real *d_h_bar_time; /* kept for a chunk of steps */
     real *deferred_3_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *rows_h_prev; /* states before many steps */
@@ -628,7 +629,7 @@ static void CELLGEN_NAME(ind_rnn_sequence_backward_reverse_1)(
     const real *u_rows = memory->args->u;
     const real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
-    real *d_h_bar_rows = memory->d_h_bar_time + step * nB * nH;
+    real *d_h_bar_rows = memory->d_h_bar_time + step % memory->chunk_steps * nB * nH;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
@@ -666,7 +667,7 @@ static void CELLGEN_NAME(ind_rnn_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_bar_rows = memory->d_h_bar_time + step * nB * nH;
+    const real *d_h_bar_rows = memory->d_h_bar_time + step % memory->chunk_steps * nB * nH;
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
@@ -679,7 +680,7 @@ static void CELLGEN_NAME(ind_rnn_sequence_backward_deferred_1)(
      * d_u = sum(d_u_terms -> (H,)) */
     real *d_b_row = d_b_rows + first;
     real *d_u_row = d_u_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_h_bar_row = d_h_bar_rows + row * nH + first;
         const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
         CELLGEN_VECTORIZE
@@ -703,13 +704,13 @@ static void CELLGEN_NAME(ind_rnn_sequence_backward_deferred_2)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_h_bar_rows = memory->d_h_bar_time + step * nB * nH;
+    const real *d_h_bar_rows = memory->d_h_bar_time + step % memory->chunk_steps * nB * nH;
     real *d_w_rows = memory->args->d_w;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_h_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_h_bar_rows, nH, d_w_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_h_bar_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3)(
@@ -721,7 +722,7 @@ static void CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_bar_rows = memory->d_h_bar_time + step * nB * nH;
+    const real *d_h_bar_rows = memory->d_h_bar_time + step % memory->chunk_steps * nB * nH;
     real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
     const int64_t d_x_stride = memory->across_d_x.row;
 
@@ -823,7 +824,7 @@ static void CELLGEN_NAME(ind_rnn_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_h_bar_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_h_bar_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
 
@@ -848,6 +849,27 @@ static void CELLGEN_NAME(ind_rnn_sequence_backward_deliver)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(ind_rnn_sequence_backward_deferred)(
+    const CELLGEN_NAME(ind_rnn_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(ind_rnn_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    CELLGEN_NAME(ind_rnn_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(ind_rnn_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    if (memory->unpacked)
+        CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3)(memory, step, begin, end, 0, 1);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(ind_rnn_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(ind_rnn_sequence_backward_task)(int thread, int threads, void *context)
@@ -890,34 +912,16 @@ static void CELLGEN_NAME(ind_rnn_sequence_backward_task)(int thread, int threads
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(ind_rnn_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(ind_rnn_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(ind_rnn_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(ind_rnn_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(ind_rnn_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        if (memory->unpacked)
-            CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3)(memory, step, begin, end, 0, 1);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(ind_rnn_sequence_backward_deliver)(memory, step, begin, end);
-        }
     }
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -942,12 +946,12 @@ static int64_t CELLGEN_NAME(ind_rnn_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(ind_rnn_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->d_h_bar_time, real, 1, nT * nB * nH);
+    (void)tables, (void)last, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->d_h_bar_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_3_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
@@ -1040,6 +1044,7 @@ int CELLGEN_NAME(ind_rnn_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, 
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;

@@ -1233,7 +1233,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -1905,11 +1905,11 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(layer_norm_gru_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_hu, real, 1, nB * (2 * nH));
     CELLGEN_PLACE(memory->forward_xw, real, 1, nB * (2 * nH));
     CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 2 * (2 * nH));
@@ -2042,6 +2042,7 @@ int CELLGEN_NAME(layer_norm_gru_sequence_forward)(int64_t nT, int64_t nB, int64_
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -2081,7 +2082,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -2104,9 +2105,9 @@ typedef struct {
     real *reverse_d_h_in; /* of one step */
     real *reverse_z; /* of one step */
     real *reverse_r; /* of one step */
-    real *d_n_pre_time; /* kept at every step */
+    real *d_n_pre_time; /* kept for a chunk of steps */
     real *reverse_d_sum_hu_n_terms; /* of one step */
-    real *d_gates_time; /* kept at every step */
+    real *d_gates_time; /* kept for a chunk of steps */
     real *reverse_d_sqrt_sqrt_pre_4; /* of one step */
     real *reverse_d_sum_hu_terms; /* of one step */
     real *reverse_d_sqrt_sqrt_pre; /* of one step */
@@ -2116,8 +2117,8 @@ typedef struct {
     real *reverse_d_sum_hu_n; /* of one step */
     real *reverse_d_hu_sum_hu; /* of one step */
     real *reverse_d_sum_hu; /* of one step */
-    real *d_hu_n_time; /* kept at every step */
-    real *d_hu_time; /* kept at every step */
+    real *d_hu_n_time; /* kept for a chunk of steps */
+    real *d_hu_time; /* kept for a chunk of steps */
     real *reverse_8_whole; /* products of one step */
     real *deferred_gates; /* of a chunk */
     real *deferred_d_sum_xw_terms; /* of a chunk */
@@ -2184,9 +2185,9 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
     real *d_h_in_rows = memory->reverse_d_h_in;
     real *z_rows = memory->reverse_z;
     real *r_rows = memory->reverse_r;
-    real *d_n_pre_rows = memory->d_n_pre_time + step * nB * nH;
+    real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_sum_hu_n_terms_rows = memory->reverse_d_sum_hu_n_terms;
-    real *d_gates_rows = memory->d_gates_time + step * nB * (2 * nH);
+    real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
     real *d_sqrt_sqrt_pre_4_rows = memory->reverse_d_sqrt_sqrt_pre_4;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
@@ -2294,7 +2295,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_gates_rows = memory->d_gates_time + step * nB * (2 * nH);
+    const real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
     const real *alpha1_rows = memory->args->alpha1;
     const real *hu_rows = memory->args->hu + step * nB * (2 * nH);
     const real *sum_hu_rows = memory->args->sum_hu + step * nB * 1;
@@ -2460,7 +2461,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_n_pre_rows = memory->d_n_pre_time + step * nB * nH;
+    const real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_hu_n_sum_hu_n_rows = memory->reverse_d_hu_n_sum_hu_n;
     const real *d_sum_hu_n_rows = memory->reverse_d_sum_hu_n;
     const real *alpha4_rows = memory->args->alpha4;
@@ -2468,7 +2469,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6)(
     const real *r_rows = memory->reverse_r;
     const real *sum_hu_n_rows = memory->args->sum_hu_n + step * nB * 1;
     const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * nB * 1;
-    real *d_hu_n_rows = memory->d_hu_n_time + step * nB * nH;
+    real *d_hu_n_rows = memory->d_hu_n_time + step % memory->chunk_steps * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
@@ -2504,14 +2505,14 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_7)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_gates_rows = memory->d_gates_time + step * nB * (2 * nH);
+    const real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
     const real *d_hu_sum_hu_rows = memory->reverse_d_hu_sum_hu;
     const real *d_sum_hu_rows = memory->reverse_d_sum_hu;
     const real *alpha1_rows = memory->args->alpha1;
     const real *hu_rows = memory->args->hu + step * nB * (2 * nH);
     const real *sum_hu_rows = memory->args->sum_hu + step * nB * 1;
     const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * nB * 1;
-    real *d_hu_rows = memory->d_hu_time + step * nB * (2 * nH);
+    real *d_hu_rows = memory->d_hu_time + step % memory->chunk_steps * nB * (2 * nH);
 
     const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
@@ -2545,8 +2546,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_8)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_hu_n_rows = memory->d_hu_n_time + step * nB * nH;
-    const real *d_hu_rows = memory->d_hu_time + step * nB * (2 * nH);
+    const real *d_hu_n_rows = memory->d_hu_n_time + step % memory->chunk_steps * nB * nH;
+    const real *d_hu_rows = memory->d_hu_time + step % memory->chunk_steps * nB * (2 * nH);
     const real *d_h_in_rows = memory->reverse_d_h_in;
     const real *z_rows = memory->reverse_z;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
@@ -2638,7 +2639,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_gates_rows = memory->d_gates_time + step * nB * (2 * nH);
+    const real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
     const real *alpha1_rows = memory->args->alpha1;
     const real *alpha2_rows = memory->args->alpha2;
     const real *beta1_rows = memory->args->beta1;
@@ -2670,7 +2671,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(
     real *d_beta1_row = d_beta1_rows + first;
     real *d_alpha2_row = d_alpha2_rows + first;
     real *d_alpha1_row = d_alpha1_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
         const real *alpha1_row = alpha1_rows + first;
         const real *alpha2_row = alpha2_rows + first;
@@ -2715,7 +2716,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_n_pre_rows = memory->d_n_pre_time + step * nB * nH;
+    const real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
     const real *alpha3_rows = memory->args->alpha3;
     const real *hu_n_rows = memory->args->hu_n + step * nB * nH;
     const real *xw_n_rows = memory->args->xw_n + step * nB * nH;
@@ -2744,7 +2745,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
     real *d_beta3_row = d_beta3_rows + first;
     real *d_alpha4_row = d_alpha4_rows + first;
     real *d_alpha3_row = d_alpha3_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
         const real *alpha3_row = alpha3_rows + first;
         const real *hu_n_row = hu_n_rows + row * nH + first;
@@ -2787,13 +2788,13 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_hu_n_rows = memory->d_hu_n_time + step * nB * nH;
+    const real *d_hu_n_rows = memory->d_hu_n_time + step % memory->chunk_steps * nB * nH;
     real *d_u_n_rows = memory->args->d_u_n;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_n += h_prev.T @ d_hu_n */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_n_rows, nH, d_u_n_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_n_rows, nH, d_u_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
@@ -2808,13 +2809,13 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_hu_rows = memory->d_hu_time + step * nB * (2 * nH);
+    const real *d_hu_rows = memory->d_hu_time + step % memory->chunk_steps * nB * (2 * nH);
     real *d_u_rows = memory->args->d_u;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u += h_prev.T @ d_hu */
-    cg_gemm_tn(units, 2 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_rows, (2 * nH), d_u_rows + first * (2 * nH), 2 * nH, step > 0);
+    cg_gemm_tn_down(units, 2 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_rows, (2 * nH), d_u_rows + first * (2 * nH), 2 * nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5)(
@@ -2951,7 +2952,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_n_pre_rows = memory->d_n_pre_time + step * nB * nH;
+    const real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_xw_n_sum_xw_n_rows = memory->deferred_d_xw_n_sum_xw_n;
     const real *d_sum_xw_n_rows = memory->deferred_d_sum_xw_n;
     const real *alpha3_rows = memory->args->alpha3;
@@ -2992,7 +2993,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_gates_rows = memory->d_gates_time + step * nB * (2 * nH);
+    const real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
     const real *d_xw_sum_xw_rows = memory->deferred_d_xw_sum_xw;
     const real *d_sum_xw_rows = memory->deferred_d_sum_xw;
     const real *alpha2_rows = memory->args->alpha2;
@@ -3041,7 +3042,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_n += x.T @ d_xw_n */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_xw_n_rows, nH, d_w_n_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_xw_n_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_11)(
@@ -3061,7 +3062,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_11)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_xw */
-    cg_gemm_tn(units, 2 * nH, row_end - row_begin, x_rows + first, x_stride, d_xw_rows, (2 * nH), d_w_rows + first * (2 * nH), 2 * nH, step > 0);
+    cg_gemm_tn_down(units, 2 * nH, row_end - row_begin, x_rows + first, x_stride, d_xw_rows, (2 * nH), d_w_rows + first * (2 * nH), 2 * nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
@@ -3183,10 +3184,10 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_n_pre_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_gates_time + (step * nB + row) * (2 * nH), 0, (2 * nH));
-        if (!counts) cg_copy_row(memory->d_hu_n_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_hu_time + (step * nB + row) * (2 * nH), 0, (2 * nH));
+        if (!counts) cg_copy_row(memory->d_n_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_gates_time + (step % memory->chunk_steps * nB + row) * (2 * nH), 0, (2 * nH));
+        if (!counts) cg_copy_row(memory->d_hu_n_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_hu_time + (step % memory->chunk_steps * nB + row) * (2 * nH), 0, (2 * nH));
     }
 }
 
@@ -3211,6 +3212,48 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deliver)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred)(
+    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(layer_norm_gru_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    if (thread == 0) CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(memory, step, 0, rows, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    if (thread == 0) CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(memory, step, 0, rows, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_11)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    if (memory->unpacked)
+        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(layer_norm_gru_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(layer_norm_gru_sequence_backward_task)(int thread, int threads, void *context)
@@ -3294,55 +3337,16 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_task)(int thread, int 
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(layer_norm_gru_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        if (thread == 0) CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(memory, step, 0, rows, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        if (thread == 0) CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(memory, step, 0, rows, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_11)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->unpacked)
-            CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(layer_norm_gru_sequence_backward_deliver)(memory, step, begin, end);
-        }
     }
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -3370,17 +3374,17 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(layer_norm_gru_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_z, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_r, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_n_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_n_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_d_sum_hu_n_terms, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_gates_time, real, 1, nT * nB * (2 * nH));
+    CELLGEN_PLACE(memory->d_gates_time, real, 1, chunk_rows * (2 * nH));
     CELLGEN_PLACE(memory->reverse_d_sqrt_sqrt_pre_4, real, 1, nB * 1);
     CELLGEN_PLACE(memory->reverse_d_sum_hu_terms, real, 1, nB * (2 * nH));
     CELLGEN_PLACE(memory->reverse_d_sqrt_sqrt_pre, real, 1, nB * 1);
@@ -3390,8 +3394,8 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_d_sum_hu_n, real, 1, nB * 1);
     CELLGEN_PLACE(memory->reverse_d_hu_sum_hu, real, 1, nB * (2 * nH));
     CELLGEN_PLACE(memory->reverse_d_sum_hu, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->d_hu_n_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_hu_time, real, 1, nT * nB * (2 * nH));
+    CELLGEN_PLACE(memory->d_hu_n_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_hu_time, real, 1, chunk_rows * (2 * nH));
     CELLGEN_PLACE(memory->reverse_8_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_gates, real, 1, chunk_rows * (2 * nH));
     CELLGEN_PLACE(memory->deferred_d_sum_xw_terms, real, 1, chunk_rows * (2 * nH));
@@ -3549,6 +3553,7 @@ int CELLGEN_NAME(layer_norm_gru_sequence_backward)(int64_t nT, int64_t nB, int64
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;

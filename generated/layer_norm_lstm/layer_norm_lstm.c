@@ -1081,7 +1081,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -1694,11 +1694,11 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(layer_norm_lstm_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_hu, real, 1, nB * (4 * nH));
     CELLGEN_PLACE(memory->forward_xw, real, 1, nB * (4 * nH));
     CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 2 * (4 * nH));
@@ -1821,6 +1821,7 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_forward)(int64_t nT, int64_t nB, int64
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -1863,7 +1864,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -1892,9 +1893,9 @@ typedef struct {
     real *reverse_sigmoid_f_bar; /* of one step */
     real *reverse_sigmoid_i_bar; /* of one step */
     real *reverse_tanh_g_bar; /* of one step */
-    real *d_tanh_pre_time; /* kept at every step */
+    real *d_tanh_pre_time; /* kept for a chunk of steps */
     real *reverse_d_sum_c_terms; /* of one step */
-    real *d_b_hu_norm_xw_norm_time; /* kept at every step */
+    real *d_b_hu_norm_xw_norm_time; /* kept for a chunk of steps */
     real *reverse_d_sqrt_sqrt_pre_3; /* of one step */
     real *reverse_d_sum_c_sum_c; /* of one step */
     real *reverse_d_c_sum_c; /* of one step */
@@ -1904,7 +1905,7 @@ typedef struct {
     real *reverse_d_sum_hu_sum_hu; /* of one step */
     real *reverse_d_hu_sum_hu; /* of one step */
     real *reverse_d_sum_hu; /* of one step */
-    real *d_hu_time; /* kept at every step */
+    real *d_hu_time; /* kept for a chunk of steps */
     real *reverse_11_whole; /* products of one step */
     real *deferred_d_sum_xw_terms; /* of a chunk */
     real *deferred_d_sqrt_sqrt_pre_2; /* of a chunk */
@@ -2071,9 +2072,9 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3)(
     real *sigmoid_f_bar_rows = memory->reverse_sigmoid_f_bar;
     real *sigmoid_i_bar_rows = memory->reverse_sigmoid_i_bar;
     real *tanh_g_bar_rows = memory->reverse_tanh_g_bar;
-    real *d_tanh_pre_rows = memory->d_tanh_pre_time + step * nB * nH;
+    real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_sum_c_terms_rows = memory->reverse_d_sum_c_terms;
-    real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step * nB * (4 * nH);
+    real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_sqrt_sqrt_pre_3_rows = memory->reverse_d_sqrt_sqrt_pre_3;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
@@ -2238,7 +2239,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_c_in_rows = memory->reverse_d_c_in;
-    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step * nB * nH;
+    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_c_sum_c_rows = memory->reverse_d_c_sum_c;
     const real *d_sum_c_rows = memory->reverse_d_sum_c;
     const real *c_prev_rows = memory->guarded ? memory->now_c_prev
@@ -2252,7 +2253,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6)(
     const real *tanh_g_bar_rows = memory->reverse_tanh_g_bar;
     const real *sum_c_rows = memory->args->sum_c + step * nB * 1;
     const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * nB * 1;
-    real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step * nB * (4 * nH);
+    real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
@@ -2314,7 +2315,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step * nB * (4 * nH);
+    const real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
     const real *alpha1_rows = memory->args->alpha1;
     const real *hu_rows = memory->args->hu + step * nB * (4 * nH);
     const real *sum_hu_rows = memory->args->sum_hu + step * nB * 1;
@@ -2427,14 +2428,14 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_10)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step * nB * (4 * nH);
+    const real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
     const real *d_hu_sum_hu_rows = memory->reverse_d_hu_sum_hu;
     const real *d_sum_hu_rows = memory->reverse_d_sum_hu;
     const real *alpha1_rows = memory->args->alpha1;
     const real *hu_rows = memory->args->hu + step * nB * (4 * nH);
     const real *sum_hu_rows = memory->args->sum_hu + step * nB * 1;
     const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * nB * 1;
-    real *d_hu_rows = memory->d_hu_time + step * nB * (4 * nH);
+    real *d_hu_rows = memory->d_hu_time + step % memory->chunk_steps * nB * (4 * nH);
 
     const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
@@ -2468,7 +2469,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_11)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_hu_rows = memory->d_hu_time + step * nB * (4 * nH);
+    const real *d_hu_rows = memory->d_hu_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
@@ -2542,7 +2543,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step * nB * (4 * nH);
+    const real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
     const real *alpha2_rows = memory->args->alpha2;
     const real *hu_rows = memory->args->hu + step * nB * (4 * nH);
     const real *xw_rows = memory->args->xw + step * nB * (4 * nH);
@@ -2572,7 +2573,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(
     real *d_alpha2_row = d_alpha2_rows + first;
     real *d_alpha1_row = d_alpha1_rows + first;
     real *d_b_row = d_b_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_b_hu_norm_xw_norm_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + first;
         const real *alpha2_row = alpha2_rows + first;
         const real *hu_row = hu_rows + row * (4 * nH) + first;
@@ -2610,7 +2611,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step * nB * nH;
+    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nH;
     const real *c_rows = memory->across_c.rows + step * memory->across_c.step;
     const int64_t c_stride = memory->across_c.row;
     const real *sum_c_rows = memory->args->sum_c + step * nB * 1;
@@ -2624,7 +2625,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(
      * d_alpha3 = sum(d_alpha3_terms -> (H,)) */
     real *d_beta3_row = d_beta3_rows + first;
     real *d_alpha3_row = d_alpha3_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
         const real *c_row = c_rows + row * c_stride + first;
         const real sum_c = *(sum_c_rows + row * 1);
@@ -2651,13 +2652,13 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_hu_rows = memory->d_hu_time + step * nB * (4 * nH);
+    const real *d_hu_rows = memory->d_hu_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_u_rows = memory->args->d_u;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u += h_prev.T @ d_hu */
-    cg_gemm_tn(units, 4 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, step > 0);
+    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4)(
@@ -2741,7 +2742,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step * nB * (4 * nH);
+    const real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
     const real *d_xw_sum_xw_rows = memory->deferred_d_xw_sum_xw;
     const real *d_sum_xw_rows = memory->deferred_d_sum_xw;
     const real *alpha2_rows = memory->args->alpha2;
@@ -2790,7 +2791,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_xw */
-    cg_gemm_tn(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_xw_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step > 0);
+    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_xw_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
@@ -2918,9 +2919,9 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_tanh_pre_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_b_hu_norm_xw_norm_time + (step * nB + row) * (4 * nH), 0, (4 * nH));
-        if (!counts) cg_copy_row(memory->d_hu_time + (step * nB + row) * (4 * nH), 0, (4 * nH));
+        if (!counts) cg_copy_row(memory->d_tanh_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_b_hu_norm_xw_norm_time + (step % memory->chunk_steps * nB + row) * (4 * nH), 0, (4 * nH));
+        if (!counts) cg_copy_row(memory->d_hu_time + (step % memory->chunk_steps * nB + row) * (4 * nH), 0, (4 * nH));
     }
 }
 
@@ -2946,6 +2947,40 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deliver)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred)(
+    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(layer_norm_lstm_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    if (thread == 0) CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(memory, step, 0, rows, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    if (memory->unpacked)
+        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_task)(int thread, int threads, void *context)
@@ -3023,48 +3058,17 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_task)(int thread, int
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
         cg_copy_row(args->d_c_prev, args->d_c_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(layer_norm_lstm_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        if (thread == 0) CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(memory, step, 0, rows, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->unpacked)
-            CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(layer_norm_lstm_sequence_backward_deliver)(memory, step, begin, end);
-        }
     }
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -3090,11 +3094,11 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(layer_norm_lstm_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_d_c_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_tanh_tanh_pre, real, 1, nB * nH);
@@ -3104,9 +3108,9 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_sigmoid_f_bar, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_sigmoid_i_bar, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_tanh_g_bar, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_tanh_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_tanh_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_d_sum_c_terms, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_b_hu_norm_xw_norm_time, real, 1, nT * nB * (4 * nH));
+    CELLGEN_PLACE(memory->d_b_hu_norm_xw_norm_time, real, 1, chunk_rows * (4 * nH));
     CELLGEN_PLACE(memory->reverse_d_sqrt_sqrt_pre_3, real, 1, nB * 1);
     CELLGEN_PLACE(memory->reverse_d_sum_c_sum_c, real, 1, nB * 1);
     CELLGEN_PLACE(memory->reverse_d_c_sum_c, real, 1, nB * nH);
@@ -3116,7 +3120,7 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_d_sum_hu_sum_hu, real, 1, nB * 1);
     CELLGEN_PLACE(memory->reverse_d_hu_sum_hu, real, 1, nB * (4 * nH));
     CELLGEN_PLACE(memory->reverse_d_sum_hu, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->d_hu_time, real, 1, nT * nB * (4 * nH));
+    CELLGEN_PLACE(memory->d_hu_time, real, 1, chunk_rows * (4 * nH));
     CELLGEN_PLACE(memory->reverse_11_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_d_sum_xw_terms, real, 1, chunk_rows * (4 * nH));
     CELLGEN_PLACE(memory->deferred_d_sqrt_sqrt_pre_2, real, 1, chunk_rows * 1);
@@ -3253,6 +3257,7 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_backward)(int64_t nT, int64_t nB, int6
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;

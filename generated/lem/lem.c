@@ -494,7 +494,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -1013,11 +1013,11 @@ static int64_t CELLGEN_NAME(lem_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lem_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 3, nH, CELLGEN_SLOT_VECTORS(3)));
     CELLGEN_PLACE(memory->forward_sigmoid_sigmoid_pre, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_dt_y, real, 1, nB * nH);
@@ -1158,6 +1158,7 @@ int CELLGEN_NAME(lem_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -1200,7 +1201,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -1230,10 +1231,10 @@ typedef struct {
     real *reverse_d_z_in; /* of one step */
     real *reverse_dt_y; /* of one step */
     real *reverse_dt_z; /* of one step */
-    real *d_tanh_pre_2_time; /* kept at every step */
-    real *d_sigmoid_pre_time; /* kept at every step */
-    real *d_tanh_pre_time; /* kept at every step */
-    real *d_sigmoid_pre_2_time; /* kept at every step */
+    real *d_tanh_pre_2_time; /* kept for a chunk of steps */
+    real *d_sigmoid_pre_time; /* kept for a chunk of steps */
+    real *d_tanh_pre_time; /* kept for a chunk of steps */
+    real *d_sigmoid_pre_2_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
     real *reverse_3_whole; /* products of one step */
     real *deferred_10_whole; /* products of one step */
@@ -1281,8 +1282,8 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_1)(
     real *d_z_in_rows = memory->reverse_d_z_in;
     real *dt_y_rows = memory->reverse_dt_y;
     real *dt_z_rows = memory->reverse_dt_z;
-    real *d_tanh_pre_2_rows = memory->d_tanh_pre_2_time + step * nB * nH;
-    real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step * nB * nH;
+    real *d_tanh_pre_2_rows = memory->d_tanh_pre_2_time + step % memory->chunk_steps * nB * nH;
+    real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step % memory->chunk_steps * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
@@ -1344,7 +1345,7 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_tanh_pre_2_rows = memory->d_tanh_pre_2_time + step * nB * nH;
+    const real *d_tanh_pre_2_rows = memory->d_tanh_pre_2_time + step % memory->chunk_steps * nB * nH;
     const real *d_z_in_rows = memory->reverse_d_z_in;
     const real *z_prev_rows = memory->guarded ? memory->now_z_prev
         : step == 0 ? memory->args->z_prev : memory->series_z.rows + (step - 1) * memory->series_z.step;
@@ -1353,8 +1354,8 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_2)(
     const real *dt_z_rows = memory->reverse_dt_z;
     const real *sigmoid_sigmoid_pre_2_rows = memory->args->sigmoid_sigmoid_pre_2 + step * nB * nH;
     const real *tanh_tanh_pre_rows = memory->args->tanh_tanh_pre + step * nB * nH;
-    real *d_tanh_pre_rows = memory->d_tanh_pre_time + step * nB * nH;
-    real *d_sigmoid_pre_2_rows = memory->d_sigmoid_pre_2_time + step * nB * nH;
+    real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_sigmoid_pre_2_rows = memory->d_sigmoid_pre_2_time + step % memory->chunk_steps * nB * nH;
     real *d_z_prev_rows = step == 0 ? memory->args->d_z_prev : memory->d_z_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
@@ -1472,9 +1473,9 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step * nB * nH;
-    const real *d_sigmoid_pre_2_rows = memory->d_sigmoid_pre_2_time + step * nB * nH;
-    const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step * nB * nH;
+    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_sigmoid_pre_2_rows = memory->d_sigmoid_pre_2_time + step % memory->chunk_steps * nB * nH;
+    const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_y_in_rows = memory->reverse_d_y_in;
     const real *dt_y_rows = memory->reverse_dt_y;
     real *d_y_prev_rows = step == 0 ? memory->args->d_y_prev : memory->d_y_prev_pair + step % 2 * nB * nH;
@@ -1572,10 +1573,10 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_tanh_pre_2_rows = memory->d_tanh_pre_2_time + step * nB * nH;
-    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step * nB * nH;
-    const real *d_sigmoid_pre_2_rows = memory->d_sigmoid_pre_2_time + step * nB * nH;
-    const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step * nB * nH;
+    const real *d_tanh_pre_2_rows = memory->d_tanh_pre_2_time + step % memory->chunk_steps * nB * nH;
+    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_sigmoid_pre_2_rows = memory->d_sigmoid_pre_2_time + step % memory->chunk_steps * nB * nH;
+    const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_b_y_rows = memory->args->d_b_y;
     real *d_b_z_rows = memory->args->d_b_z;
     real *d_b_2_rows = memory->args->d_b_2;
@@ -1591,7 +1592,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_1)(
     real *d_b_z_row = d_b_z_rows + first;
     real *d_b_2_row = d_b_2_rows + first;
     real *d_b_1_row = d_b_1_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_tanh_pre_2_row = d_tanh_pre_2_rows + row * nH + first;
         const real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
         const real *d_sigmoid_pre_2_row = d_sigmoid_pre_2_rows + row * nH + first;
@@ -1621,13 +1622,13 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_2)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_tanh_pre_2_rows = memory->d_tanh_pre_2_time + step * nB * nH;
+    const real *d_tanh_pre_2_rows = memory->d_tanh_pre_2_time + step % memory->chunk_steps * nB * nH;
     real *d_v_y_rows = memory->args->d_v_y;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_v_y += x.T @ d_tanh_pre_2 */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_2_rows, nH, d_v_y_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_2_rows, nH, d_v_y_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(lem_sequence_backward_deferred_3)(
@@ -1641,13 +1642,13 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_3)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *z_rows = memory->across_z.rows + step * memory->across_z.step;
     const int64_t z_stride = memory->across_z.row;
-    const real *d_tanh_pre_2_rows = memory->d_tanh_pre_2_time + step * nB * nH;
+    const real *d_tanh_pre_2_rows = memory->d_tanh_pre_2_time + step % memory->chunk_steps * nB * nH;
     real *d_w_y_rows = memory->args->d_w_y;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_y += z.T @ d_tanh_pre_2 */
-    cg_gemm_tn(units, nH, row_end - row_begin, z_rows + first, z_stride, d_tanh_pre_2_rows, nH, d_w_y_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, z_rows + first, z_stride, d_tanh_pre_2_rows, nH, d_w_y_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(lem_sequence_backward_deferred_4)(
@@ -1661,13 +1662,13 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_4)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step * nB * nH;
+    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_v_z_rows = memory->args->d_v_z;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_v_z += x.T @ d_tanh_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_rows, nH, d_v_z_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_rows, nH, d_v_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(lem_sequence_backward_deferred_5)(
@@ -1682,13 +1683,13 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_5)(
     const real *y_prev_rows = memory->gather ? memory->rows_y_prev
         : step == 0 ? memory->args->y_prev : memory->series_y.rows + (step - 1) * memory->series_y.step;
     const int64_t y_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_y.step : memory->series_y.row);
-    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step * nB * nH;
+    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_w_z_rows = memory->args->d_w_z;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_z += y_prev.T @ d_tanh_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_tanh_pre_rows, nH, d_w_z_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_tanh_pre_rows, nH, d_w_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(lem_sequence_backward_deferred_6)(
@@ -1702,13 +1703,13 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_6)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_sigmoid_pre_2_rows = memory->d_sigmoid_pre_2_time + step * nB * nH;
+    const real *d_sigmoid_pre_2_rows = memory->d_sigmoid_pre_2_time + step % memory->chunk_steps * nB * nH;
     real *d_v_2_rows = memory->args->d_v_2;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_v_2 += x.T @ d_sigmoid_pre_2 */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_2_rows, nH, d_v_2_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_2_rows, nH, d_v_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(lem_sequence_backward_deferred_7)(
@@ -1723,13 +1724,13 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_7)(
     const real *y_prev_rows = memory->gather ? memory->rows_y_prev
         : step == 0 ? memory->args->y_prev : memory->series_y.rows + (step - 1) * memory->series_y.step;
     const int64_t y_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_y.step : memory->series_y.row);
-    const real *d_sigmoid_pre_2_rows = memory->d_sigmoid_pre_2_time + step * nB * nH;
+    const real *d_sigmoid_pre_2_rows = memory->d_sigmoid_pre_2_time + step % memory->chunk_steps * nB * nH;
     real *d_w_2_rows = memory->args->d_w_2;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_2 += y_prev.T @ d_sigmoid_pre_2 */
-    cg_gemm_tn(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_sigmoid_pre_2_rows, nH, d_w_2_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_sigmoid_pre_2_rows, nH, d_w_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(lem_sequence_backward_deferred_8)(
@@ -1743,13 +1744,13 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_8)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step * nB * nH;
+    const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_v_1_rows = memory->args->d_v_1;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_v_1 += x.T @ d_sigmoid_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_rows, nH, d_v_1_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_rows, nH, d_v_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(lem_sequence_backward_deferred_9)(
@@ -1764,13 +1765,13 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_9)(
     const real *y_prev_rows = memory->gather ? memory->rows_y_prev
         : step == 0 ? memory->args->y_prev : memory->series_y.rows + (step - 1) * memory->series_y.step;
     const int64_t y_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_y.step : memory->series_y.row);
-    const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step * nB * nH;
+    const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_w_1_rows = memory->args->d_w_1;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_1 += y_prev.T @ d_sigmoid_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_sigmoid_pre_rows, nH, d_w_1_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_sigmoid_pre_rows, nH, d_w_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
@@ -1782,10 +1783,10 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_tanh_pre_2_rows = memory->d_tanh_pre_2_time + step * nB * nH;
-    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step * nB * nH;
-    const real *d_sigmoid_pre_2_rows = memory->d_sigmoid_pre_2_time + step * nB * nH;
-    const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step * nB * nH;
+    const real *d_tanh_pre_2_rows = memory->d_tanh_pre_2_time + step % memory->chunk_steps * nB * nH;
+    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_sigmoid_pre_2_rows = memory->d_sigmoid_pre_2_time + step % memory->chunk_steps * nB * nH;
+    const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
     const int64_t d_x_stride = memory->across_d_x.row;
 
@@ -1920,10 +1921,10 @@ static void CELLGEN_NAME(lem_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_tanh_pre_2_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_tanh_pre_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_sigmoid_pre_2_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_sigmoid_pre_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_tanh_pre_2_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_tanh_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_sigmoid_pre_2_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_sigmoid_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
 
@@ -1949,6 +1950,34 @@ static void CELLGEN_NAME(lem_sequence_backward_deliver)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(lem_sequence_backward_deferred)(
+    const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(lem_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    CELLGEN_NAME(lem_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(lem_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(lem_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(lem_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(lem_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(lem_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(lem_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(lem_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(lem_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
+    if (memory->unpacked)
+        CELLGEN_NAME(lem_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(lem_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lem_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(lem_sequence_backward_task)(int thread, int threads, void *context)
@@ -2034,42 +2063,17 @@ static void CELLGEN_NAME(lem_sequence_backward_task)(int thread, int threads, vo
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(lem_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(lem_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_y_prev, args->d_y_last, nB * nH);
         cg_copy_row(args->d_z_prev, args->d_z_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(lem_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(lem_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(lem_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(lem_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(lem_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(lem_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(lem_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(lem_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(lem_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(lem_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
-        if (memory->unpacked)
-            CELLGEN_NAME(lem_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(lem_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(lem_sequence_backward_deliver)(memory, step, begin, end);
-        }
     }
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -2101,19 +2105,19 @@ static int64_t CELLGEN_NAME(lem_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lem_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->reverse_d_y_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_d_z_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_dt_y, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_dt_z, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_tanh_pre_2_time, real, !consume, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_sigmoid_pre_time, real, !consume, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_tanh_pre_time, real, !consume, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_sigmoid_pre_2_time, real, !consume, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_tanh_pre_2_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_sigmoid_pre_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_tanh_pre_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_sigmoid_pre_2_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_10_whole, real, plan->unpacked, chunk_rows * 1 * nI);
@@ -2261,6 +2265,7 @@ int CELLGEN_NAME(lem_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -2294,10 +2299,6 @@ int CELLGEN_NAME(lem_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
     here.across_z = cg_across(here.series_z, nB, here.gather ? here.rows_z : 0, nH);
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
-    if (options && options->consume) here.d_tanh_pre_2_time = (real *)(uintptr_t)args->sigmoid_sigmoid_pre;
-    if (options && options->consume) here.d_tanh_pre_time = (real *)(uintptr_t)args->sigmoid_sigmoid_pre_2;
-    if (options && options->consume) here.d_sigmoid_pre_2_time = (real *)(uintptr_t)args->tanh_tanh_pre;
-    if (options && options->consume) here.d_sigmoid_pre_time = (real *)(uintptr_t)args->tanh_tanh_pre_2;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
     here.unpacked = plan.unpacked && !here.packed;

@@ -359,7 +359,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -673,11 +673,11 @@ static int64_t CELLGEN_NAME(li_gru_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(li_gru_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 2, nH, CELLGEN_SLOT_VECTORS(2)));
     CELLGEN_PLACE(memory->forward_z, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_n, real, 1, nB * nH);
@@ -784,6 +784,7 @@ int CELLGEN_NAME(li_gru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, in
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -823,7 +824,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -843,10 +844,10 @@ typedef struct {
     real *reverse_2_panel_2; /* packed weights */
     real *deferred_6_panel_1; /* packed weights */
     real *deferred_6_panel_2; /* packed weights */
-    real *d_n_time; /* kept at every step */
-    real *d_h_prev_u_n_time; /* kept at every step */
-    real *d_z_pre_time; /* kept at every step */
-    real *reverse_d_h_prev_direct; /* of one step */
+    real *reverse_d_h_in; /* of one step */
+    real *d_n_time; /* kept for a chunk of steps */
+    real *d_h_prev_u_n_time; /* kept for a chunk of steps */
+    real *d_z_pre_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
     real *deferred_d_b_n_terms; /* of a chunk */
     real *deferred_6_whole; /* products of one step */
@@ -880,10 +881,10 @@ static void CELLGEN_NAME(li_gru_sequence_backward_reverse_1)(
     const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
     const real *z_rows = memory->args->z + step * nB * nH;
     const real *n_rows = memory->args->n + step * nB * nH;
-    real *d_n_rows = memory->d_n_time + step * nB * nH;
-    real *d_h_prev_u_n_rows = memory->d_h_prev_u_n_time + step * nB * nH;
-    real *d_z_pre_rows = memory->d_z_pre_time + step * nB * nH;
-    real *d_h_prev_direct_rows = memory->reverse_d_h_prev_direct;
+    real *d_h_in_rows = memory->reverse_d_h_in;
+    real *d_n_rows = memory->d_n_time + step % memory->chunk_steps * nB * nH;
+    real *d_h_prev_u_n_rows = memory->d_h_prev_u_n_time + step % memory->chunk_steps * nB * nH;
+    real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
@@ -891,18 +892,17 @@ static void CELLGEN_NAME(li_gru_sequence_backward_reverse_1)(
      * d_n = d_h_in * (1 - z)
      * d_h_prev_u_n = d_n * (n > 0)
      * d_z = d_h_in * (h_prev - n)
-     * d_z_pre = d_z * (1 - z) * z
-     * d_h_prev_direct = d_h_in * z */
+     * d_z_pre = d_z * (1 - z) * z */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_h_row = d_h_rows + row * d_h_stride + first;
         const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
         const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
         const real *z_row = z_rows + row * nH + first;
         const real *n_row = n_rows + row * nH + first;
+        real *d_h_in_row = d_h_in_rows + row * nH + first;
         real *d_n_row = d_n_rows + row * nH + first;
         real *d_h_prev_u_n_row = d_h_prev_u_n_rows + row * nH + first;
         real *d_z_pre_row = d_z_pre_rows + row * nH + first;
-        real *d_h_prev_direct_row = d_h_prev_direct_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_h = d_h_row[unit];
@@ -911,12 +911,12 @@ static void CELLGEN_NAME(li_gru_sequence_backward_reverse_1)(
             const real z = z_row[unit];
             const real n = n_row[unit];
             const real d_h_in = d_h + d_h_next;
+            d_h_in_row[unit] = d_h_in;
             const real d_n = d_h_in * (1 - z);
             d_n_row[unit] = d_n;
             d_h_prev_u_n_row[unit] = d_n * cg_gt(n, 0);
             const real d_z = d_h_in * (h_prev - n);
             d_z_pre_row[unit] = d_z * (1 - z) * z;
-            d_h_prev_direct_row[unit] = d_h_in * z;
         }
     }
 }
@@ -930,9 +930,10 @@ static void CELLGEN_NAME(li_gru_sequence_backward_reverse_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_prev_u_n_rows = memory->d_h_prev_u_n_time + step * nB * nH;
-    const real *d_z_pre_rows = memory->d_z_pre_time + step * nB * nH;
-    const real *d_h_prev_direct_rows = memory->reverse_d_h_prev_direct;
+    const real *d_h_prev_u_n_rows = memory->d_h_prev_u_n_time + step % memory->chunk_steps * nB * nH;
+    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_in_rows = memory->reverse_d_h_in;
+    const real *z_rows = memory->args->z + step * nB * nH;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
@@ -980,28 +981,32 @@ static void CELLGEN_NAME(li_gru_sequence_backward_reverse_2)(
                 cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
-                /* d_h_prev = d_h_prev_1_d_z_pre + d_h_prev_direct */
+                /* d_h_prev = d_h_in * z + d_h_prev_1_d_z_pre */
                 for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
                     const real *d_h_prev_1_d_z_pre_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *d_h_prev_direct_row = d_h_prev_direct_rows + row * nH + first;
+                    const real *z_row = z_rows + row * nH + first;
                     real *d_h_prev_row = d_h_prev_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
                         const real d_h_prev_1_d_z_pre = d_h_prev_1_d_z_pre_row[unit];
-                        const real d_h_prev_direct = d_h_prev_direct_row[unit];
-                        d_h_prev_row[unit] = d_h_prev_1_d_z_pre + d_h_prev_direct;
+                        const real z = z_row[unit];
+                        d_h_prev_row[unit] = d_h_in * z + d_h_prev_1_d_z_pre;
                     }
                 }
 } else {
                 for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
                     const real *d_h_prev_1_d_z_pre_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *d_h_prev_direct_row = d_h_prev_direct_rows + row * nH + first;
+                    const real *z_row = z_rows + row * nH + first;
                     real *d_h_prev_row = d_h_prev_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
                         const real d_h_prev_1_d_z_pre = d_h_prev_1_d_z_pre_row[unit];
-                        const real d_h_prev_direct = d_h_prev_direct_row[unit];
-                        d_h_prev_row[unit] = d_h_prev_1_d_z_pre + d_h_prev_direct;
+                        const real z = z_row[unit];
+                        d_h_prev_row[unit] = d_h_in * z + d_h_prev_1_d_z_pre;
                     }
                 }
 }
@@ -1018,8 +1023,8 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_n_rows = memory->d_n_time + step * nB * nH;
-    const real *d_z_pre_rows = memory->d_z_pre_time + step * nB * nH;
+    const real *d_n_rows = memory->d_n_time + step % memory->chunk_steps * nB * nH;
+    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
     const real *n_rows = memory->args->n + step * nB * nH;
     real *d_b_n_terms_rows = memory->deferred_d_b_n_terms;
     real *d_b_n_rows = memory->args->d_b_n;
@@ -1032,7 +1037,7 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_1)(
      * d_b_z = sum(d_z_pre -> (H,)) */
     real *d_b_n_row = d_b_n_rows + first;
     real *d_b_z_row = d_b_z_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_n_row = d_n_rows + row * nH + first;
         const real *d_z_pre_row = d_z_pre_rows + row * nH + first;
         const real *n_row = n_rows + row * nH + first;
@@ -1062,13 +1067,13 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_2)(
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_h_prev_u_n_rows = memory->d_h_prev_u_n_time + step * nB * nH;
+    const real *d_h_prev_u_n_rows = memory->d_h_prev_u_n_time + step % memory->chunk_steps * nB * nH;
     real *d_u_n_rows = memory->args->d_u_n;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_n += h_prev.T @ d_h_prev_u_n */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_u_n_rows, nH, d_u_n_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_u_n_rows, nH, d_u_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(li_gru_sequence_backward_deferred_3)(
@@ -1088,7 +1093,7 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_n += x.T @ d_b_n_terms */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_b_n_terms_rows, nH, d_w_n_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_b_n_terms_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(li_gru_sequence_backward_deferred_4)(
@@ -1103,13 +1108,13 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_4)(
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_z_pre_rows = memory->d_z_pre_time + step * nB * nH;
+    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_u_z_rows = memory->args->d_u_z;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_z += h_prev.T @ d_z_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_z_pre_rows, nH, d_u_z_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_z_pre_rows, nH, d_u_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(li_gru_sequence_backward_deferred_5)(
@@ -1123,13 +1128,13 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_5)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_z_pre_rows = memory->d_z_pre_time + step * nB * nH;
+    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_w_z_rows = memory->args->d_w_z;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_z += x.T @ d_z_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(li_gru_sequence_backward_deferred_6)(
@@ -1142,7 +1147,7 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_6)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_b_n_terms_rows = memory->deferred_d_b_n_terms;
-    const real *d_z_pre_rows = memory->d_z_pre_time + step * nB * nH;
+    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
     const int64_t d_x_stride = memory->across_d_x.row;
 
@@ -1251,9 +1256,9 @@ static void CELLGEN_NAME(li_gru_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_n_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_h_prev_u_n_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_z_pre_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_n_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_h_prev_u_n_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_z_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
 
@@ -1278,6 +1283,36 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deliver)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(li_gru_sequence_backward_deferred)(
+    const CELLGEN_NAME(li_gru_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(li_gru_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    CELLGEN_NAME(li_gru_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(li_gru_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(li_gru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(li_gru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(li_gru_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    if (memory->unpacked)
+        CELLGEN_NAME(li_gru_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(li_gru_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(li_gru_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(li_gru_sequence_backward_task)(int thread, int threads, void *context)
@@ -1337,43 +1372,16 @@ static void CELLGEN_NAME(li_gru_sequence_backward_task)(int thread, int threads,
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(li_gru_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(li_gru_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(li_gru_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(li_gru_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(li_gru_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(li_gru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(li_gru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(li_gru_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->unpacked)
-            CELLGEN_NAME(li_gru_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(li_gru_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(li_gru_sequence_backward_deliver)(memory, step, begin, end);
-        }
     }
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -1401,15 +1409,15 @@ static int64_t CELLGEN_NAME(li_gru_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(li_gru_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->d_n_time, real, !consume, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_h_prev_u_n_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_z_pre_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_h_prev_direct, real, 1, nB * nH);
+    (void)tables, (void)last, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->d_n_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_h_prev_u_n_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_z_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_d_b_n_terms, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_6_whole, real, plan->unpacked, chunk_rows * 1 * nI);
@@ -1523,6 +1531,7 @@ int CELLGEN_NAME(li_gru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, i
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -1551,7 +1560,6 @@ int CELLGEN_NAME(li_gru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, i
     here.gather = here.counts || !even;
     here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
-    if (options && options->consume) here.d_n_time = (real *)(uintptr_t)args->z;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
     here.unpacked = plan.unpacked && !here.packed;

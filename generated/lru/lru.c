@@ -627,7 +627,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -1154,11 +1154,11 @@ static int64_t CELLGEN_NAME(lru_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lru_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 2, nH, CELLGEN_SLOT_VECTORS(2)));
     CELLGEN_PLACE(memory->forward_x_b_re, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_x_b_im, real, 1, nB * nH);
@@ -1278,6 +1278,7 @@ int CELLGEN_NAME(lru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -1323,7 +1324,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -1356,10 +1357,10 @@ typedef struct {
     real *deferred_7_panel_2; /* packed weights */
     real *reverse_d_h_re_in; /* of one step */
     real *reverse_d_h_im_in; /* of one step */
-    real *d_h_im_c_im_time; /* kept at every step */
+    real *d_h_im_c_im_time; /* kept for a chunk of steps */
     real *reverse_d_y_copy; /* of one step */
-    real *d_h_im_total_time; /* kept at every step */
-    real *d_h_re_total_time; /* kept at every step */
+    real *d_h_im_total_time; /* kept for a chunk of steps */
+    real *d_h_re_total_time; /* kept for a chunk of steps */
     real *reverse_3_whole; /* products of one step */
     real *deferred_d_x_b_im; /* of a chunk */
     real *deferred_d_x_b_re; /* of a chunk */
@@ -1439,7 +1440,7 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_2)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_y_rows = memory->series_d_y.rows ? memory->series_d_y.rows + step * memory->series_d_y.step : memory->zeros;
     const int64_t d_y_stride = memory->series_d_y.rows ? memory->series_d_y.row : 0;
-    real *d_h_im_c_im_rows = memory->d_h_im_c_im_time + step * nB * nI;
+    real *d_h_im_c_im_rows = memory->d_h_im_c_im_time + step % memory->chunk_steps * nB * nI;
     real *d_y_copy_rows = memory->reverse_d_y_copy;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1));
@@ -1468,14 +1469,14 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_im_c_im_rows = memory->d_h_im_c_im_time + step * nB * nI;
+    const real *d_h_im_c_im_rows = memory->d_h_im_c_im_time + step % memory->chunk_steps * nB * nI;
     const real *d_y_copy_rows = memory->reverse_d_y_copy;
     const real *d_h_re_in_rows = memory->reverse_d_h_re_in;
     const real *d_h_im_in_rows = memory->reverse_d_h_im_in;
     const real *lam_re_rows = memory->fixed_lam_re;
     const real *lam_im_rows = memory->fixed_lam_im;
-    real *d_h_im_total_rows = memory->d_h_im_total_time + step * nB * nH;
-    real *d_h_re_total_rows = memory->d_h_re_total_time + step * nB * nH;
+    real *d_h_im_total_rows = memory->d_h_im_total_time + step % memory->chunk_steps * nB * nH;
+    real *d_h_re_total_rows = memory->d_h_re_total_time + step % memory->chunk_steps * nB * nH;
     real *d_h_im_prev_rows = step == 0 ? memory->args->d_h_im_prev : memory->d_h_im_prev_pair + step % 2 * nB * nH;
     real *d_h_re_prev_rows = step == 0 ? memory->args->d_h_re_prev : memory->d_h_re_prev_pair + step % 2 * nB * nH;
 
@@ -1606,8 +1607,8 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_im_total_rows = memory->d_h_im_total_time + step * nB * nH;
-    const real *d_h_re_total_rows = memory->d_h_re_total_time + step * nB * nH;
+    const real *d_h_im_total_rows = memory->d_h_im_total_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_re_total_rows = memory->d_h_re_total_time + step % memory->chunk_steps * nB * nH;
     const real *h_re_prev_rows = memory->gather ? memory->rows_h_re_prev
         : step == 0 ? memory->args->h_re_prev : memory->series_h_re.rows + (step - 1) * memory->series_h_re.step;
     const int64_t h_re_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h_re.step : memory->series_h_re.row);
@@ -1639,7 +1640,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_1)(
     real *d_lam_im_row = d_lam_im_rows + first;
     real *d_lam_re_row = d_lam_re_rows + first;
     real *d_scale_row = d_scale_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_h_im_total_row = d_h_im_total_rows + row * nH + first;
         const real *d_h_re_total_row = d_h_re_total_rows + row * nH + first;
         const real *h_re_prev_row = h_re_prev_rows + row * h_re_prev_stride + first;
@@ -1694,7 +1695,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_2)(
     /* d_y_copy = d_y
      * d_d = sum(d_d_terms -> (I,)) */
     real *d_d_row = d_d_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_y_row = d_y_rows + row * d_y_stride + first;
         const real *x_row = x_rows + row * x_stride + first;
         real *d_y_copy_row = d_y_copy_rows + row * nI + first;
@@ -1719,13 +1720,13 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_3)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_im_rows = memory->across_h_im.rows + step * memory->across_h_im.step;
     const int64_t h_im_stride = memory->across_h_im.row;
-    const real *d_h_im_c_im_rows = memory->d_h_im_c_im_time + step * nB * nI;
+    const real *d_h_im_c_im_rows = memory->d_h_im_c_im_time + step % memory->chunk_steps * nB * nI;
     real *d_c_im_rows = memory->args->d_c_im;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_c_im += h_im.T @ d_h_im_c_im */
-    cg_gemm_tn(units, nI, row_end - row_begin, h_im_rows + first, h_im_stride, d_h_im_c_im_rows, nI, d_c_im_rows + first * nI, nI, step > 0);
+    cg_gemm_tn_down(units, nI, row_end - row_begin, h_im_rows + first, h_im_stride, d_h_im_c_im_rows, nI, d_c_im_rows + first * nI, nI, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(lru_sequence_backward_deferred_4)(
@@ -1745,7 +1746,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_c_re += h_re.T @ d_y_copy */
-    cg_gemm_tn(units, nI, row_end - row_begin, h_re_rows + first, h_re_stride, d_y_copy_rows, nI, d_c_re_rows + first * nI, nI, step > 0);
+    cg_gemm_tn_down(units, nI, row_end - row_begin, h_re_rows + first, h_re_stride, d_y_copy_rows, nI, d_c_re_rows + first * nI, nI, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(lru_sequence_backward_deferred_5)(
@@ -1765,7 +1766,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_5)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b_im += x.T @ d_x_b_im */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_b_im_rows, nH, d_b_im_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_b_im_rows, nH, d_b_im_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(lru_sequence_backward_deferred_6)(
@@ -1785,7 +1786,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_6)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b_re += x.T @ d_x_b_re */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_b_re_rows, nH, d_b_re_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_b_re_rows, nH, d_b_re_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
@@ -1932,9 +1933,9 @@ static void CELLGEN_NAME(lru_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_h_im_c_im_time + (step * nB + row) * nI, 0, nI);
-        if (!counts) cg_copy_row(memory->d_h_im_total_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_h_re_total_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_h_im_c_im_time + (step % memory->chunk_steps * nB + row) * nI, 0, nI);
+        if (!counts) cg_copy_row(memory->d_h_im_total_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_h_re_total_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
 
@@ -2069,6 +2070,38 @@ static void CELLGEN_NAME(lru_sequence_backward_deliver)(
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
 }
 
+static void CELLGEN_NAME(lru_sequence_backward_deferred)(
+    const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(lru_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    CELLGEN_NAME(lru_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(lru_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(lru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(lru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(lru_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(lru_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    if (memory->unpacked)
+        CELLGEN_NAME(lru_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(lru_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lru_sequence_backward_deliver)(memory, step, begin, end);
+    }
+}
+
 static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, void *context)
 {
     const CELLGEN_NAME(lru_sequence_backward_memory) *memory = (const CELLGEN_NAME(lru_sequence_backward_memory) *)context;
@@ -2134,48 +2167,18 @@ static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, vo
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(lru_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(lru_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_h_re_prev, args->d_h_re_last, nB * nH);
         cg_copy_row(args->d_h_im_prev, args->d_h_im_last, nB * nH);
     }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(lru_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(lru_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lru_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lru_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lru_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->unpacked)
-            CELLGEN_NAME(lru_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(lru_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(lru_sequence_backward_deliver)(memory, step, begin, end);
-        }
-    }
-    cellgen_team_barrier(memory->team, thread);
     if (thread == 0) CELLGEN_NAME(lru_sequence_backward_epilogue)(memory);
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -2211,17 +2214,17 @@ static int64_t CELLGEN_NAME(lru_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lru_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->reverse_d_h_re_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_d_h_im_in, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_h_im_c_im_time, real, 1, nT * nB * nI);
+    CELLGEN_PLACE(memory->d_h_im_c_im_time, real, 1, chunk_rows * nI);
     CELLGEN_PLACE(memory->reverse_d_y_copy, real, 1, nB * nI);
-    CELLGEN_PLACE(memory->d_h_im_total_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_h_re_total_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_h_im_total_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_h_re_total_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 2 * nH);
     CELLGEN_PLACE(memory->deferred_d_x_b_im, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_x_b_re, real, 1, chunk_rows * nH);
@@ -2358,6 +2361,7 @@ int CELLGEN_NAME(lru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;

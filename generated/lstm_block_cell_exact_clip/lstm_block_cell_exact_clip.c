@@ -373,7 +373,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -828,11 +828,11 @@ static int64_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 4, nH, CELLGEN_SLOT_VECTORS(4)));
     CELLGEN_PLACE(memory->forward_1_whole, real, plan->unpacked, nB * 4 * nH);
     CELLGEN_PLACE(memory->now_cs_prev, real, guarded, nB * nH);
@@ -962,6 +962,7 @@ int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward)(int64_t nT, int64_
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -1019,7 +1020,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -1049,7 +1050,7 @@ typedef struct {
     cg_series series_d_x, across_d_x;
     real *reverse_2_panel_1; /* packed weights */
     real *deferred_5_panel_1; /* packed weights */
-    real *d_icfo_time; /* kept at every step */
+    real *d_icfo_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
     real *deferred_5_whole; /* products of one step */
     real *d_cs_prev_pair; /* gradient between two steps */
@@ -1112,7 +1113,7 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_1)
     const int64_t co_stride = memory->series_co.row;
     const real *o_rows = memory->series_o.rows + step * memory->series_o.step;
     const int64_t o_stride = memory->series_o.row;
-    real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
+    real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_cs_prev_rows = step == 0 ? memory->args->d_cs_prev : memory->d_cs_prev_pair + step % 2 * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
@@ -1207,7 +1208,7 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2)
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
+    const real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
@@ -1281,14 +1282,14 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
+    const real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_b_rows = memory->args->d_b;
 
     const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b = sum(d_icfo -> (4*H,)) */
     real *d_b_row = d_b_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_icfo_row = d_icfo_rows + row * (4 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -1307,7 +1308,7 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
+    const real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
     const real *cs_prev_rows = memory->gather ? memory->rows_cs_prev
         : step == 0 ? memory->args->cs_prev : memory->series_cs.rows + (step - 1) * memory->series_cs.step;
     const int64_t cs_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_cs.step : memory->series_cs.row);
@@ -1325,7 +1326,7 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2
     real *d_wco_row = d_wco_rows + first;
     real *d_wcf_row = d_wcf_rows + first;
     real *d_wci_row = d_wci_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_o_pre_row = d_icfo_rows + row * (4 * nH) + 3 * nH + first;
         const real *d_f_pre_row = d_icfo_rows + row * (4 * nH) + 2 * nH + first;
         const real *d_i_pre_row = d_icfo_rows + row * (4 * nH) + first;
@@ -1357,13 +1358,13 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
+    const real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_w_rows = memory->args->d_w;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w[I:I + H, :4*H] += h_prev.T @ d_icfo */
-    cg_gemm_tn(units, 4 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_icfo_rows, (4 * nH), d_w_rows + nI * (4 * nH) + first * (4 * nH), 4 * nH, step > 0);
+    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_icfo_rows, (4 * nH), d_w_rows + nI * (4 * nH) + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4)(
@@ -1377,13 +1378,13 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
+    const real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_w_rows = memory->args->d_w;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w[:I, :4*H] += x.T @ d_icfo */
-    cg_gemm_tn(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_icfo_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step > 0);
+    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_icfo_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5)(
@@ -1395,7 +1396,7 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_icfo_rows = memory->d_icfo_time + step * nB * (4 * nH);
+    const real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
     const int64_t d_x_stride = memory->across_d_x.row;
 
@@ -1511,7 +1512,7 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_icfo_time + (step * nB + row) * (4 * nH), 0, (4 * nH));
+        if (!counts) cg_copy_row(memory->d_icfo_time + (step % memory->chunk_steps * nB + row) * (4 * nH), 0, (4 * nH));
     }
 }
 
@@ -1538,6 +1539,29 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deliver)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred)(
+    const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+    if (memory->unpacked)
+        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_task)(int thread, int threads, void *context)
@@ -1589,37 +1613,17 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_task)(int 
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_cs_prev, args->d_cs_last, nB * nH);
         cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        if (memory->unpacked)
-            CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deliver)(memory, step, begin, end);
-        }
     }
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -1645,12 +1649,12 @@ static int64_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->d_icfo_time, real, 1, nT * nB * (4 * nH));
+    (void)tables, (void)last, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->d_icfo_time, real, 1, chunk_rows * (4 * nH));
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_5_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_cs_prev_pair, real, 1, 2 * nB * nH);
@@ -1765,6 +1769,7 @@ int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward)(int64_t nT, int64
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;

@@ -435,7 +435,7 @@ typedef struct {
     int64_t nI;
     int64_t nP;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -930,11 +930,11 @@ static int64_t CELLGEN_NAME(lstm_projection_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lstm_projection_sequence_forward_place_packed)(memory, nT, nB, nI, nP, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 4, nH, CELLGEN_SLOT_VECTORS(4)));
     CELLGEN_PLACE(memory->forward_i, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_f, real, 1, nB * nH);
@@ -1063,6 +1063,7 @@ int CELLGEN_NAME(lstm_projection_sequence_forward)(int64_t nT, int64_t nB, int64
     here.nP = nP;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -1106,7 +1107,7 @@ typedef struct {
     int64_t nI;
     int64_t nP;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -1127,10 +1128,10 @@ typedef struct {
     real *reverse_3_panel_1; /* packed weights */
     real *reverse_4_panel_1; /* packed weights */
     real *deferred_6_panel_1; /* packed weights */
-    real *d_r_in_time; /* kept at every step */
+    real *d_r_in_time; /* kept for a chunk of steps */
     real *reverse_d_c_in; /* of one step */
     real *reverse_tanh_c; /* of one step */
-    real *d_b_x_w_r_prev_u_time; /* kept at every step */
+    real *d_b_x_w_r_prev_u_time; /* kept for a chunk of steps */
     real *reverse_3_whole; /* products of one step */
     real *reverse_4_whole; /* products of one step */
     real *deferred_o_tanh_c; /* of a chunk */
@@ -1163,7 +1164,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1)(
     const real *d_r_next_rows = step < nT - 1 ? memory->d_r_prev_pair + (step + 1) % 2 * nB * nP
         : memory->args->d_r_last ? memory->args->d_r_last : memory->zeros;
     const int64_t d_r_next_stride = step < nT - 1 || memory->args->d_r_last ? nP : 0;
-    real *d_r_in_rows = memory->d_r_in_time + step * nB * nP;
+    real *d_r_in_rows = memory->d_r_in_time + step % memory->chunk_steps * nB * nP;
 
     const int64_t first = cellgen_share(nP, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nP, part + 1, parts, CELLGEN_GRAIN(1)) - first;
@@ -1232,7 +1233,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
     const int64_t nP = memory->nP;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_r_in_rows = memory->d_r_in_time + step * nB * nP;
+    const real *d_r_in_rows = memory->d_r_in_time + step % memory->chunk_steps * nB * nP;
     const real *d_c_in_rows = memory->reverse_d_c_in;
     const real *c_prev_rows = memory->guarded ? memory->now_c_prev
         : step == 0 ? memory->args->c_prev : memory->series_c.rows + (step - 1) * memory->series_c.step;
@@ -1242,7 +1243,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
     const real *g_rows = memory->args->g + step * nB * nH;
     const real *o_rows = memory->args->o + step * nB * nH;
     const real *tanh_c_rows = memory->reverse_tanh_c;
-    real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step * nB * (4 * nH);
+    real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
@@ -1385,7 +1386,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
     const int64_t nP = memory->nP;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step * nB * (4 * nH);
+    const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_r_prev_rows = step == 0 ? memory->args->d_r_prev : memory->d_r_prev_pair + step % 2 * nB * nP;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
@@ -1491,14 +1492,14 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2)(
     const int64_t nP = memory->nP;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step * nB * (4 * nH);
+    const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_b_rows = memory->args->d_b;
 
     const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b = sum(d_b_x_w_r_prev_u -> (4*H,)) */
     real *d_b_row = d_b_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_b_x_w_r_prev_u_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -1519,13 +1520,13 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *o_tanh_c_rows = memory->deferred_o_tanh_c;
-    const real *d_r_in_rows = memory->d_r_in_time + step * nB * nP;
+    const real *d_r_in_rows = memory->d_r_in_time + step % memory->chunk_steps * nB * nP;
     real *d_w_p_rows = memory->args->d_w_p;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_p += o_tanh_c.T @ d_r_in */
-    cg_gemm_tn(units, nP, row_end - row_begin, o_tanh_c_rows + first, nH, d_r_in_rows, nP, d_w_p_rows + first * nP, nP, step > 0);
+    cg_gemm_tn_down(units, nP, row_end - row_begin, o_tanh_c_rows + first, nH, d_r_in_rows, nP, d_w_p_rows + first * nP, nP, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(
@@ -1541,13 +1542,13 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(
     const real *r_prev_rows = memory->gather ? memory->rows_r_prev
         : step == 0 ? memory->args->r_prev : memory->series_r.rows + (step - 1) * memory->series_r.step;
     const int64_t r_prev_stride = memory->gather || step == 0 ? nP : (nB == 1 ? memory->series_r.step : memory->series_r.row);
-    const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step * nB * (4 * nH);
+    const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_u_rows = memory->args->d_u;
 
     const int64_t first = cellgen_share(nP, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nP, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u += r_prev.T @ d_b_x_w_r_prev_u */
-    cg_gemm_tn(units, 4 * nH, row_end - row_begin, r_prev_rows + first, r_prev_stride, d_b_x_w_r_prev_u_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, step > 0);
+    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, r_prev_rows + first, r_prev_stride, d_b_x_w_r_prev_u_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_5)(
@@ -1562,13 +1563,13 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_5)(
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step * nB * (4 * nH);
+    const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_w_rows = memory->args->d_w;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_b_x_w_r_prev_u */
-    cg_gemm_tn(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_b_x_w_r_prev_u_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step > 0);
+    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_b_x_w_r_prev_u_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
@@ -1581,7 +1582,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
     const int64_t nP = memory->nP;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step * nB * (4 * nH);
+    const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
     const int64_t d_x_stride = memory->across_d_x.row;
 
@@ -1699,8 +1700,8 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_r_in_time + (step * nB + row) * nP, 0, nP);
-        if (!counts) cg_copy_row(memory->d_b_x_w_r_prev_u_time + (step * nB + row) * (4 * nH), 0, (4 * nH));
+        if (!counts) cg_copy_row(memory->d_r_in_time + (step % memory->chunk_steps * nB + row) * nP, 0, nP);
+        if (!counts) cg_copy_row(memory->d_b_x_w_r_prev_u_time + (step % memory->chunk_steps * nB + row) * (4 * nH), 0, (4 * nH));
     }
 }
 
@@ -1728,6 +1729,36 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deliver)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred)(
+    const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(lstm_projection_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(lstm_projection_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    if (memory->unpacked)
+        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lstm_projection_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(lstm_projection_sequence_backward_task)(int thread, int threads, void *context)
@@ -1785,44 +1816,17 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_task)(int thread, int
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(lstm_projection_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(lstm_projection_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_r_prev, args->d_r_last, nB * nP);
         cg_copy_row(args->d_c_prev, args->d_c_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(lstm_projection_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->unpacked)
-            CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(lstm_projection_sequence_backward_deliver)(memory, step, begin, end);
-        }
     }
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -1849,15 +1853,15 @@ static int64_t CELLGEN_NAME(lstm_projection_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(lstm_projection_sequence_backward_place_packed)(memory, nT, nB, nI, nP, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->d_r_in_time, real, 1, nT * nB * nP);
+    (void)tables, (void)last, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->d_r_in_time, real, 1, chunk_rows * nP);
     CELLGEN_PLACE(memory->reverse_d_c_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_tanh_c, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_b_x_w_r_prev_u_time, real, 1, nT * nB * (4 * nH));
+    CELLGEN_PLACE(memory->d_b_x_w_r_prev_u_time, real, 1, chunk_rows * (4 * nH));
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->reverse_4_whole, real, plan->unpacked, nB * 1 * nP);
     CELLGEN_PLACE(memory->deferred_o_tanh_c, real, 1, chunk_rows * nH);
@@ -1974,6 +1978,7 @@ int CELLGEN_NAME(lstm_projection_sequence_backward)(int64_t nT, int64_t nB, int6
     here.nP = nP;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;

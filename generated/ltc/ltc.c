@@ -1283,7 +1283,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -2200,11 +2200,11 @@ static int64_t CELLGEN_NAME(ltc_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(ltc_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_dt, real, 1, nB * 1);
     CELLGEN_PLACE(memory->forward_2_hoisted, real, 1, window_rows * cg_panels_size(1, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_drive, real, 1, nB * nH);
@@ -2336,6 +2336,7 @@ int CELLGEN_NAME(ltc_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -2378,7 +2379,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -2403,28 +2404,27 @@ typedef struct {
     real *reverse_8_panel_1; /* packed weights */
     real *reverse_9_panel_1; /* packed weights */
     real *deferred_10_panel_1; /* packed weights */
-    real *d_h_in_time; /* kept at every step */
+    real *d_h_in_time; /* kept for a chunk of steps */
     real *reverse_dt; /* of one step */
     real *reverse_h_1; /* of one step */
     real *reverse_h_2; /* of one step */
     real *reverse_h_3; /* of one step */
     real *reverse_h_4; /* of one step */
-    real *d_f_6_pre_time; /* kept at every step */
-    real *reverse_d_h_5_direct; /* of one step */
-    real *d_h_5_time; /* kept at every step */
-    real *d_f_5_pre_time; /* kept at every step */
+    real *d_f_6_pre_time; /* kept for a chunk of steps */
+    real *d_h_5_time; /* kept for a chunk of steps */
+    real *d_f_5_pre_time; /* kept for a chunk of steps */
     real *reverse_4_whole; /* products of one step */
-    real *d_h_4_time; /* kept at every step */
-    real *d_f_4_pre_time; /* kept at every step */
+    real *d_h_4_time; /* kept for a chunk of steps */
+    real *d_f_4_pre_time; /* kept for a chunk of steps */
     real *reverse_5_whole; /* products of one step */
-    real *d_h_3_time; /* kept at every step */
-    real *d_f_3_pre_time; /* kept at every step */
+    real *d_h_3_time; /* kept for a chunk of steps */
+    real *d_f_3_pre_time; /* kept for a chunk of steps */
     real *reverse_6_whole; /* products of one step */
-    real *d_h_2_time; /* kept at every step */
-    real *d_f_2_pre_time; /* kept at every step */
+    real *d_h_2_time; /* kept for a chunk of steps */
+    real *d_f_2_pre_time; /* kept for a chunk of steps */
     real *reverse_7_whole; /* products of one step */
-    real *d_h_1_time; /* kept at every step */
-    real *d_f_1_pre_time; /* kept at every step */
+    real *d_h_1_time; /* kept for a chunk of steps */
+    real *d_f_1_pre_time; /* kept for a chunk of steps */
     real *reverse_8_whole; /* products of one step */
     real *reverse_9_whole; /* products of one step */
     real *deferred_dt; /* of a chunk */
@@ -2470,7 +2470,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_1)(
     const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
         : memory->args->d_h_last ? memory->args->d_h_last : memory->zeros;
     const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
-    real *d_h_in_rows = memory->d_h_in_time + step * nB * nH;
+    real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
@@ -2524,7 +2524,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_in_rows = memory->d_h_in_time + step * nB * nH;
+    const real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
     const real *h_prev_rows = memory->guarded ? memory->now_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
@@ -2541,8 +2541,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
     real *h_2_rows = memory->reverse_h_2;
     real *h_3_rows = memory->reverse_h_3;
     real *h_4_rows = memory->reverse_h_4;
-    real *d_f_6_pre_rows = memory->d_f_6_pre_time + step * nB * nH;
-    real *d_h_5_direct_rows = memory->reverse_d_h_5_direct;
+    real *d_f_6_pre_rows = memory->d_f_6_pre_time + step % memory->chunk_steps * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
@@ -2552,8 +2551,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
      * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1)
      * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1)
      * d_f_6 = d_h_in * (a * dt / ((1 / tau + f_6) * dt + 1) - (a * dt * f_6 + h_5) * dt / ((1 / tau + f_6) * dt + 1)**2)
-     * d_f_6_pre = d_f_6 * (1 - f_6) * f_6
-     * d_h_5_direct = d_h_in / ((1 / tau + f_6) * dt + 1) */
+     * d_f_6_pre = d_f_6 * (1 - f_6) * f_6 */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_h_in_row = d_h_in_rows + row * nH + first;
         const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
@@ -2571,7 +2569,6 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
         real *h_3_row = h_3_rows + row * nH + first;
         real *h_4_row = h_4_rows + row * nH + first;
         real *d_f_6_pre_row = d_f_6_pre_rows + row * nH + first;
-        real *d_h_5_direct_row = d_h_5_direct_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_h_in = d_h_in_row[unit];
@@ -2595,7 +2592,6 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
             const real h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
             const real d_f_6 = d_h_in * (a * dt / ((1 / tau + f_6) * dt + 1) - (a * dt * f_6 + h_5) * dt / (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)));
             d_f_6_pre_row[unit] = d_f_6 * (1 - f_6) * f_6;
-            d_h_5_direct_row[unit] = d_h_in / ((1 / tau + f_6) * dt + 1);
         }
     }
 }
@@ -2609,15 +2605,16 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_f_6_pre_rows = memory->d_f_6_pre_time + step * nB * nH;
-    const real *d_h_5_direct_rows = memory->reverse_d_h_5_direct;
+    const real *d_f_6_pre_rows = memory->d_f_6_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
     const real *a_rows = memory->args->a;
     const real *tau_rows = memory->args->tau;
     const real *dt_rows = memory->reverse_dt;
     const real *h_4_rows = memory->reverse_h_4;
     const real *f_5_rows = memory->args->f_5 + step * nB * nH;
-    real *d_h_5_rows = memory->d_h_5_time + step * nB * nH;
-    real *d_f_5_pre_rows = memory->d_f_5_pre_time + step * nB * nH;
+    const real *f_6_rows = memory->args->f_6 + step * nB * nH;
+    real *d_h_5_rows = memory->d_h_5_time + step % memory->chunk_steps * nB * nH;
+    real *d_f_5_pre_rows = memory->d_f_5_pre_time + step % memory->chunk_steps * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -2658,28 +2655,30 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
-                /* d_h_5 = d_h_5_1 + d_h_5_direct
+                /* d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1
                  * d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / ((1 / tau + f_5) * dt + 1)**2)
                  * d_f_5_pre = d_f_5 * (1 - f_5) * f_5 */
                 for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
                     const real *d_h_5_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *d_h_5_direct_row = d_h_5_direct_rows + row * nH + first;
                     const real *a_row = a_rows + first;
                     const real *tau_row = tau_rows + first;
                     const real dt = *(dt_rows + row * 1);
                     const real *h_4_row = h_4_rows + row * nH + first;
                     const real *f_5_row = f_5_rows + row * nH + first;
+                    const real *f_6_row = f_6_rows + row * nH + first;
                     real *d_h_5_row = d_h_5_rows + row * nH + first;
                     real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
                         const real d_h_5_1 = d_h_5_1_row[unit];
-                        const real d_h_5_direct = d_h_5_direct_row[unit];
                         const real a = a_row[unit];
                         const real tau = tau_row[unit];
                         const real h_4 = h_4_row[unit];
                         const real f_5 = f_5_row[unit];
-                        const real d_h_5 = d_h_5_1 + d_h_5_direct;
+                        const real f_6 = f_6_row[unit];
+                        const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
                         d_h_5_row[unit] = d_h_5;
                         const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
                         d_f_5_pre_row[unit] = d_f_5 * (1 - f_5) * f_5;
@@ -2687,24 +2686,26 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
                 }
 } else {
                 for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
                     const real *d_h_5_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *d_h_5_direct_row = d_h_5_direct_rows + row * nH + first;
                     const real *a_row = a_rows + first;
                     const real *tau_row = tau_rows + first;
                     const real dt = *(dt_rows + row * 1);
                     const real *h_4_row = h_4_rows + row * nH + first;
                     const real *f_5_row = f_5_rows + row * nH + first;
+                    const real *f_6_row = f_6_rows + row * nH + first;
                     real *d_h_5_row = d_h_5_rows + row * nH + first;
                     real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
                         const real d_h_5_1 = d_h_5_1_row[unit];
-                        const real d_h_5_direct = d_h_5_direct_row[unit];
                         const real a = a_row[unit];
                         const real tau = tau_row[unit];
                         const real h_4 = h_4_row[unit];
                         const real f_5 = f_5_row[unit];
-                        const real d_h_5 = d_h_5_1 + d_h_5_direct;
+                        const real f_6 = f_6_row[unit];
+                        const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
                         d_h_5_row[unit] = d_h_5;
                         const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
                         d_f_5_pre_row[unit] = d_f_5 * (1 - f_5) * f_5;
@@ -2724,16 +2725,16 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_f_5_pre_rows = memory->d_f_5_pre_time + step * nB * nH;
-    const real *d_h_5_rows = memory->d_h_5_time + step * nB * nH;
+    const real *d_f_5_pre_rows = memory->d_f_5_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_5_rows = memory->d_h_5_time + step % memory->chunk_steps * nB * nH;
     const real *a_rows = memory->args->a;
     const real *tau_rows = memory->args->tau;
     const real *dt_rows = memory->reverse_dt;
     const real *h_3_rows = memory->reverse_h_3;
     const real *f_4_rows = memory->args->f_4 + step * nB * nH;
     const real *f_5_rows = memory->args->f_5 + step * nB * nH;
-    real *d_h_4_rows = memory->d_h_4_time + step * nB * nH;
-    real *d_f_4_pre_rows = memory->d_f_4_pre_time + step * nB * nH;
+    real *d_h_4_rows = memory->d_h_4_time + step % memory->chunk_steps * nB * nH;
+    real *d_f_4_pre_rows = memory->d_f_4_pre_time + step % memory->chunk_steps * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -2844,16 +2845,16 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_f_4_pre_rows = memory->d_f_4_pre_time + step * nB * nH;
-    const real *d_h_4_rows = memory->d_h_4_time + step * nB * nH;
+    const real *d_f_4_pre_rows = memory->d_f_4_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_4_rows = memory->d_h_4_time + step % memory->chunk_steps * nB * nH;
     const real *a_rows = memory->args->a;
     const real *tau_rows = memory->args->tau;
     const real *dt_rows = memory->reverse_dt;
     const real *h_2_rows = memory->reverse_h_2;
     const real *f_3_rows = memory->args->f_3 + step * nB * nH;
     const real *f_4_rows = memory->args->f_4 + step * nB * nH;
-    real *d_h_3_rows = memory->d_h_3_time + step * nB * nH;
-    real *d_f_3_pre_rows = memory->d_f_3_pre_time + step * nB * nH;
+    real *d_h_3_rows = memory->d_h_3_time + step % memory->chunk_steps * nB * nH;
+    real *d_f_3_pre_rows = memory->d_f_3_pre_time + step % memory->chunk_steps * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -2964,16 +2965,16 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_f_3_pre_rows = memory->d_f_3_pre_time + step * nB * nH;
-    const real *d_h_3_rows = memory->d_h_3_time + step * nB * nH;
+    const real *d_f_3_pre_rows = memory->d_f_3_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_3_rows = memory->d_h_3_time + step % memory->chunk_steps * nB * nH;
     const real *a_rows = memory->args->a;
     const real *tau_rows = memory->args->tau;
     const real *dt_rows = memory->reverse_dt;
     const real *h_1_rows = memory->reverse_h_1;
     const real *f_2_rows = memory->args->f_2 + step * nB * nH;
     const real *f_3_rows = memory->args->f_3 + step * nB * nH;
-    real *d_h_2_rows = memory->d_h_2_time + step * nB * nH;
-    real *d_f_2_pre_rows = memory->d_f_2_pre_time + step * nB * nH;
+    real *d_h_2_rows = memory->d_h_2_time + step % memory->chunk_steps * nB * nH;
+    real *d_f_2_pre_rows = memory->d_f_2_pre_time + step % memory->chunk_steps * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -3084,8 +3085,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_f_2_pre_rows = memory->d_f_2_pre_time + step * nB * nH;
-    const real *d_h_2_rows = memory->d_h_2_time + step * nB * nH;
+    const real *d_f_2_pre_rows = memory->d_f_2_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_2_rows = memory->d_h_2_time + step % memory->chunk_steps * nB * nH;
     const real *h_prev_rows = memory->guarded ? memory->now_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
@@ -3094,8 +3095,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
     const real *dt_rows = memory->reverse_dt;
     const real *f_1_rows = memory->args->f_1 + step * nB * nH;
     const real *f_2_rows = memory->args->f_2 + step * nB * nH;
-    real *d_h_1_rows = memory->d_h_1_time + step * nB * nH;
-    real *d_f_1_pre_rows = memory->d_f_1_pre_time + step * nB * nH;
+    real *d_h_1_rows = memory->d_h_1_time + step % memory->chunk_steps * nB * nH;
+    real *d_f_1_pre_rows = memory->d_f_1_pre_time + step % memory->chunk_steps * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -3206,8 +3207,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_f_1_pre_rows = memory->d_f_1_pre_time + step * nB * nH;
-    const real *d_h_1_rows = memory->d_h_1_time + step * nB * nH;
+    const real *d_f_1_pre_rows = memory->d_f_1_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_1_rows = memory->d_h_1_time + step % memory->chunk_steps * nB * nH;
     const real *tau_rows = memory->args->tau;
     const real *dt_rows = memory->reverse_dt;
     const real *f_1_rows = memory->args->f_1 + step * nB * nH;
@@ -3327,18 +3328,18 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_in_rows = memory->d_h_in_time + step * nB * nH;
-    const real *d_f_6_pre_rows = memory->d_f_6_pre_time + step * nB * nH;
-    const real *d_h_5_rows = memory->d_h_5_time + step * nB * nH;
-    const real *d_f_5_pre_rows = memory->d_f_5_pre_time + step * nB * nH;
-    const real *d_h_4_rows = memory->d_h_4_time + step * nB * nH;
-    const real *d_f_4_pre_rows = memory->d_f_4_pre_time + step * nB * nH;
-    const real *d_h_3_rows = memory->d_h_3_time + step * nB * nH;
-    const real *d_f_3_pre_rows = memory->d_f_3_pre_time + step * nB * nH;
-    const real *d_h_2_rows = memory->d_h_2_time + step * nB * nH;
-    const real *d_f_2_pre_rows = memory->d_f_2_pre_time + step * nB * nH;
-    const real *d_h_1_rows = memory->d_h_1_time + step * nB * nH;
-    const real *d_f_1_pre_rows = memory->d_f_1_pre_time + step * nB * nH;
+    const real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_6_pre_rows = memory->d_f_6_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_5_rows = memory->d_h_5_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_5_pre_rows = memory->d_f_5_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_4_rows = memory->d_h_4_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_4_pre_rows = memory->d_f_4_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_3_rows = memory->d_h_3_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_3_pre_rows = memory->d_f_3_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_2_rows = memory->d_h_2_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_2_pre_rows = memory->d_f_2_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_1_rows = memory->d_h_1_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_1_pre_rows = memory->d_f_1_pre_time + step % memory->chunk_steps * nB * nH;
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
@@ -3395,7 +3396,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_2)(
     real *d_tau_row = d_tau_rows + first;
     real *d_a_row = d_a_rows + first;
     real *d_b_row = d_b_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_h_in_row = d_h_in_rows + row * nH + first;
         const real *d_f_6_pre_row = d_f_6_pre_rows + row * nH + first;
         const real *d_h_5_row = d_h_5_rows + row * nH + first;
@@ -3497,13 +3498,13 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_3)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_5_rows = memory->deferred_h_5;
-    const real *d_f_6_pre_rows = memory->d_f_6_pre_time + step * nB * nH;
+    const real *d_f_6_pre_rows = memory->d_f_6_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_u_1_rows = memory->total_d_u_1;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_1 += h_5.T @ d_f_6_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_5_rows + first, nH, d_f_6_pre_rows, nH, d_u_1_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_5_rows + first, nH, d_f_6_pre_rows, nH, d_u_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
@@ -3516,13 +3517,13 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_4_rows = memory->deferred_h_4;
-    const real *d_f_5_pre_rows = memory->d_f_5_pre_time + step * nB * nH;
+    const real *d_f_5_pre_rows = memory->d_f_5_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_u_2_rows = memory->total_d_u_2;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_2 += h_4.T @ d_f_5_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_4_rows + first, nH, d_f_5_pre_rows, nH, d_u_2_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_4_rows + first, nH, d_f_5_pre_rows, nH, d_u_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
@@ -3535,13 +3536,13 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_3_rows = memory->deferred_h_3;
-    const real *d_f_4_pre_rows = memory->d_f_4_pre_time + step * nB * nH;
+    const real *d_f_4_pre_rows = memory->d_f_4_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_u_3_rows = memory->total_d_u_3;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_3 += h_3.T @ d_f_4_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_3_rows + first, nH, d_f_4_pre_rows, nH, d_u_3_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_3_rows + first, nH, d_f_4_pre_rows, nH, d_u_3_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_6)(
@@ -3554,13 +3555,13 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_6)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_2_rows = memory->deferred_h_2;
-    const real *d_f_3_pre_rows = memory->d_f_3_pre_time + step * nB * nH;
+    const real *d_f_3_pre_rows = memory->d_f_3_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_u_4_rows = memory->total_d_u_4;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_4 += h_2.T @ d_f_3_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_2_rows + first, nH, d_f_3_pre_rows, nH, d_u_4_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_2_rows + first, nH, d_f_3_pre_rows, nH, d_u_4_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_7)(
@@ -3573,13 +3574,13 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_7)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_1_rows = memory->deferred_h_1;
-    const real *d_f_2_pre_rows = memory->d_f_2_pre_time + step * nB * nH;
+    const real *d_f_2_pre_rows = memory->d_f_2_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_u_5_rows = memory->total_d_u_5;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_5 += h_1.T @ d_f_2_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_1_rows + first, nH, d_f_2_pre_rows, nH, d_u_5_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_1_rows + first, nH, d_f_2_pre_rows, nH, d_u_5_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_8)(
@@ -3594,13 +3595,13 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_8)(
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_f_1_pre_rows = memory->d_f_1_pre_time + step * nB * nH;
+    const real *d_f_1_pre_rows = memory->d_f_1_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_u_6_rows = memory->total_d_u_6;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_6 += h_prev.T @ d_f_1_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_1_pre_rows, nH, d_u_6_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_1_pre_rows, nH, d_u_6_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_9)(
@@ -3620,7 +3621,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_9)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_drive */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_drive_rows, nH, d_w_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_drive_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
@@ -3764,18 +3765,18 @@ static void CELLGEN_NAME(ltc_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_h_in_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_f_6_pre_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_h_5_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_f_5_pre_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_h_4_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_f_4_pre_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_h_3_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_f_3_pre_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_h_2_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_f_2_pre_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_h_1_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_f_1_pre_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_h_in_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_f_6_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_h_5_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_f_5_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_h_4_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_f_4_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_h_3_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_f_3_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_h_2_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_f_2_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_h_1_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_f_1_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
 
@@ -3832,6 +3833,46 @@ static void CELLGEN_NAME(ltc_sequence_backward_deliver)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
     cg_deliver(memory->series_d_ts, memory->rows_d_ts, nB, 1, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(ltc_sequence_backward_deferred)(
+    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(ltc_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    CELLGEN_NAME(ltc_sequence_backward_deferred_1)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    if (thread == 0) CELLGEN_NAME(ltc_sequence_backward_deferred_2)(memory, step, 0, rows, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(ltc_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(ltc_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(ltc_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(ltc_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(ltc_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(ltc_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(ltc_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    if (memory->unpacked)
+        CELLGEN_NAME(ltc_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(ltc_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(ltc_sequence_backward_deferred_11)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(ltc_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, void *context)
@@ -3922,55 +3963,17 @@ static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, vo
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(ltc_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(ltc_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
     }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(ltc_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(ltc_sequence_backward_deferred_1)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        if (thread == 0) CELLGEN_NAME(ltc_sequence_backward_deferred_2)(memory, step, 0, rows, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->unpacked)
-            CELLGEN_NAME(ltc_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(ltc_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ltc_sequence_backward_deferred_11)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(ltc_sequence_backward_deliver)(memory, step, begin, end);
-        }
-    }
-    cellgen_team_barrier(memory->team, thread);
     if (thread == 0) CELLGEN_NAME(ltc_sequence_backward_epilogue)(memory);
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -4001,33 +4004,32 @@ static int64_t CELLGEN_NAME(ltc_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(ltc_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->d_h_in_time, real, 1, nT * nB * nH);
+    (void)tables, (void)last, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->d_h_in_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_dt, real, 1, nB * 1);
     CELLGEN_PLACE(memory->reverse_h_1, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_h_2, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_h_3, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_h_4, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_f_6_pre_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_h_5_direct, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_h_5_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_f_5_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_f_6_pre_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_h_5_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_f_5_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_4_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->d_h_4_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_f_4_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_h_4_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_f_4_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_5_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->d_h_3_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_f_3_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_h_3_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_f_3_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_6_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->d_h_2_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_f_2_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_h_2_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_f_2_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_7_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->d_h_1_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_f_1_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_h_1_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_f_1_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_8_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->reverse_9_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_dt, real, 1, chunk_rows * 1);
@@ -4172,6 +4174,7 @@ int CELLGEN_NAME(ltc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;

@@ -2461,8 +2461,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_2)(
  * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1)
  * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1)
  * d_f_6 = d_h_in * (a * dt / ((1 / tau + f_6) * dt + 1) - (a * dt * f_6 + h_5) * dt / ((1 / tau + f_6) * dt + 1)**2)
- * d_f_6_pre = d_f_6 * (1 - f_6) * f_6
- * d_h_5_direct = d_h_in / ((1 / tau + f_6) * dt + 1) */
+ * d_f_6_pre = d_f_6 * (1 - f_6) * f_6 */
 __global__ void CELLGEN_CUDA_NAME(ltc_reverse_3)(
     int64_t rows,
     int64_t units,
@@ -2481,8 +2480,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_3)(
     cellgen_rows<real> h_2_rows,
     cellgen_rows<real> h_3_rows,
     cellgen_rows<real> h_4_rows,
-    cellgen_rows<store> d_f_6_pre_rows,
-    cellgen_rows<real> d_h_5_direct_rows)
+    cellgen_rows<store> d_f_6_pre_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -2509,36 +2507,36 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_3)(
     const real d_f_6 = d_h_in * (a * dt / ((1 / tau + f_6) * dt + 1) - (a * dt * f_6 + h_5) * dt / (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)));
     const real d_f_6_pre = d_f_6 * (1 - f_6) * f_6;
     cg_store(d_f_6_pre_rows, row, unit, d_f_6_pre);
-    const real d_h_5_direct = d_h_in / ((1 / tau + f_6) * dt + 1);
-    cg_store(d_h_5_direct_rows, row, unit, d_h_5_direct);
 }
 
-/* d_h_5 = d_h_5_1 + d_h_5_direct
+/* d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1
  * d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / ((1 / tau + f_5) * dt + 1)**2)
  * d_f_5_pre = d_f_5 * (1 - f_5) * f_5 */
 __global__ void CELLGEN_CUDA_NAME(ltc_reverse_4)(
     int64_t rows,
     int64_t units,
+    cellgen_rows<const store> d_h_in_rows,
     cellgen_rows<const real> d_h_5_1_rows,
-    cellgen_rows<const real> d_h_5_direct_rows,
     cellgen_rows<const store> a_rows,
     cellgen_rows<const store> tau_rows,
     cellgen_rows<const real> dt_rows,
     cellgen_rows<const real> h_4_rows,
     cellgen_rows<const store> f_5_rows,
+    cellgen_rows<const store> f_6_rows,
     cellgen_rows<store> d_h_5_rows,
     cellgen_rows<store> d_f_5_pre_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
+    const real d_h_in = cg_load(d_h_in_rows, row, unit);
     const real d_h_5_1 = cg_load(d_h_5_1_rows, row, unit);
-    const real d_h_5_direct = cg_load(d_h_5_direct_rows, row, unit);
     const real a = cg_load(a_rows, 0, unit);
     const real tau = cg_load(tau_rows, 0, unit);
     const real dt = cg_load(dt_rows, row, 0);
     const real h_4 = cg_load(h_4_rows, row, unit);
     const real f_5 = cg_load(f_5_rows, row, unit);
-    const real d_h_5 = d_h_5_1 + d_h_5_direct;
+    const real f_6 = cg_load(f_6_rows, row, unit);
+    const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
     cg_store(d_h_5_rows, row, unit, d_h_5);
     const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
     const real d_f_5_pre = d_f_5 * (1 - f_5) * f_5;
@@ -2977,7 +2975,6 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
     real *reverse_h_2,
     real *reverse_h_3,
     real *reverse_h_4,
-    real *reverse_d_h_5_direct,
     real *reverse_4_sums,
     real *reverse_5_sums,
     real *reverse_6_sums,
@@ -3041,8 +3038,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
              * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1)
              * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1)
              * d_f_6 = d_h_in * (a * dt / ((1 / tau + f_6) * dt + 1) - (a * dt * f_6 + h_5) * dt / ((1 / tau + f_6) * dt + 1)**2)
-             * d_f_6_pre = d_f_6 * (1 - f_6) * f_6
-             * d_h_5_direct = d_h_in / ((1 / tau + f_6) * dt + 1) */
+             * d_f_6_pre = d_f_6 * (1 - f_6) * f_6 */
             const cellgen_rows<const store> d_h_in_rows = cg_in(adjoints + step * nB * (12 * nH), (12 * nH));
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
             const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
@@ -3059,7 +3055,6 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
             const cellgen_rows<real> h_3_rows = cg_rows(reverse_h_3, nH);
             const cellgen_rows<real> h_4_rows = cg_rows(reverse_h_4, nH);
             const cellgen_rows<store> d_f_6_pre_rows = cg_rows(adjoints + step * nB * (12 * nH) + nH, (12 * nH));
-            const cellgen_rows<real> d_h_5_direct_rows = cg_rows(reverse_d_h_5_direct, nH);
             const real d_h_in = cg_load(d_h_in_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
             const real a = cg_load(a_rows, 0, unit);
@@ -3083,34 +3078,34 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
             const real d_f_6 = d_h_in * (a * dt / ((1 / tau + f_6) * dt + 1) - (a * dt * f_6 + h_5) * dt / (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)));
             const real d_f_6_pre = d_f_6 * (1 - f_6) * f_6;
             cg_store(d_f_6_pre_rows, row, unit, d_f_6_pre);
-            const real d_h_5_direct = d_h_in / ((1 / tau + f_6) * dt + 1);
-            cg_store(d_h_5_direct_rows, row, unit, d_h_5_direct);
 }
         __syncthreads();
         /* d_f_6_pre @ [u.T] */
         way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + nH, (12 * nH)), shared_1, cg_rows(reverse_4_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
-            /* d_h_5 = d_h_5_1 + d_h_5_direct
+            /* d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1
              * d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / ((1 / tau + f_5) * dt + 1)**2)
              * d_f_5_pre = d_f_5 * (1 - f_5) * f_5 */
+            const cellgen_rows<const store> d_h_in_rows = cg_in(adjoints + step * nB * (12 * nH), (12 * nH));
             const cellgen_rows<const real> d_h_5_1_rows = cg_in(reverse_4_sums, nH);
-            const cellgen_rows<const real> d_h_5_direct_rows = cg_in(reverse_d_h_5_direct, nH);
             const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
             const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
             const cellgen_rows<const real> dt_rows = cg_in(reverse_dt, 1);
             const cellgen_rows<const real> h_4_rows = cg_in(reverse_h_4, nH);
             const cellgen_rows<const store> f_5_rows = cg_in(args->f_5 + step * nB * nH, nH);
+            const cellgen_rows<const store> f_6_rows = cg_in(args->f_6 + step * nB * nH, nH);
             const cellgen_rows<store> d_h_5_rows = cg_rows(adjoints + step * nB * (12 * nH) + 2 * nH, (12 * nH));
             const cellgen_rows<store> d_f_5_pre_rows = cg_rows(adjoints + step * nB * (12 * nH) + 3 * nH, (12 * nH));
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
             const real d_h_5_1 = cg_load(d_h_5_1_rows, row, unit);
-            const real d_h_5_direct = cg_load(d_h_5_direct_rows, row, unit);
             const real a = cg_load(a_rows, 0, unit);
             const real tau = cg_load(tau_rows, 0, unit);
             const real dt = cg_load(dt_rows, row, 0);
             const real h_4 = cg_load(h_4_rows, row, unit);
             const real f_5 = cg_load(f_5_rows, row, unit);
-            const real d_h_5 = d_h_5_1 + d_h_5_direct;
+            const real f_6 = cg_load(f_6_rows, row, unit);
+            const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
             cg_store(d_h_5_rows, row, unit, d_h_5);
             const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
             const real d_f_5_pre = d_f_5 * (1 - f_5) * f_5;
@@ -3321,7 +3316,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_workspace_
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nT * nB * 1, real)
          + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
          + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
@@ -3416,8 +3410,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_h_4 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_d_h_5_direct = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_4_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_5_sums = (real *)(void *)memory;
@@ -3482,9 +3474,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 15, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ltc_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_dt, reverse_h_1, reverse_h_2, reverse_h_3, reverse_h_4, reverse_d_h_5_direct, reverse_4_sums, reverse_5_sums, reverse_6_sums, reverse_7_sums, reverse_8_sums, reverse_9_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ltc_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_dt, reverse_h_1, reverse_h_2, reverse_h_3, reverse_h_4, reverse_4_sums, reverse_5_sums, reverse_6_sums, reverse_7_sums, reverse_8_sums, reverse_9_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ltc_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_dt, reverse_h_1, reverse_h_2, reverse_h_3, reverse_h_4, reverse_d_h_5_direct, reverse_4_sums, reverse_5_sums, reverse_6_sums, reverse_7_sums, reverse_8_sums, reverse_9_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ltc_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_dt, reverse_h_1, reverse_h_2, reverse_h_3, reverse_h_4, reverse_4_sums, reverse_5_sums, reverse_6_sums, reverse_7_sums, reverse_8_sums, reverse_9_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_1), nB, nH,
@@ -3510,18 +3502,18 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
                 cg_rows(reverse_h_2, nH),
                 cg_rows(reverse_h_3, nH),
                 cg_rows(reverse_h_4, nH),
-                cg_rows(adjoints + step * nB * (12 * nH) + nH, (12 * nH)),
-                cg_rows(reverse_d_h_5_direct, nH));
+                cg_rows(adjoints + step * nB * (12 * nH) + nH, (12 * nH)));
             /* d_f_6_pre @ [u.T] */
             cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + nH, (12 * nH), args->u, nH, reverse_4_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_4), nB, nH,
+                cg_in(adjoints + step * nB * (12 * nH), (12 * nH)),
                 cg_in(reverse_4_sums, nH),
-                cg_in(reverse_d_h_5_direct, nH),
                 cg_in(args->a, nH),
                 cg_in(args->tau, nH),
                 cg_in(reverse_dt, 1),
                 cg_in(reverse_h_4, nH),
                 cg_in(args->f_5 + step * nB * nH, nH),
+                cg_in(args->f_6 + step * nB * nH, nH),
                 cg_rows(adjoints + step * nB * (12 * nH) + 2 * nH, (12 * nH)),
                 cg_rows(adjoints + step * nB * (12 * nH) + 3 * nH, (12 * nH)));
             /* d_f_5_pre @ [u.T] */

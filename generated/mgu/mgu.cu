@@ -820,77 +820,71 @@ typedef struct {
 
 /* d_h_in = d_h + d_h_next
  * d_n = d_h_in * f
- * d_n_pre = d_n * (1 - n**2)
- * d_f_direct = d_h_in * (n - h_prev)
- * d_h_prev_direct = d_h_in * (1 - f) */
+ * d_n_pre = d_n * (1 - n**2) */
 __global__ void CELLGEN_CUDA_NAME(mgu_reverse_1)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_h_rows,
     cellgen_rows<const real> d_h_next_rows,
-    cellgen_rows<const store> h_prev_rows,
     cellgen_rows<const store> f_rows,
     cellgen_rows<const store> n_rows,
-    cellgen_rows<store> d_n_pre_rows,
-    cellgen_rows<real> d_f_direct_rows,
-    cellgen_rows<real> d_h_prev_direct_rows)
+    cellgen_rows<real> d_h_in_rows,
+    cellgen_rows<store> d_n_pre_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     const real d_h = cg_load_or_zero(d_h_rows, row, unit);
     const real d_h_next = cg_load(d_h_next_rows, row, unit);
-    const real h_prev = cg_load(h_prev_rows, row, unit);
     const real f = cg_load(f_rows, row, unit);
     const real n = cg_load(n_rows, row, unit);
     const real d_h_in = d_h + d_h_next;
+    cg_store(d_h_in_rows, row, unit, d_h_in);
     const real d_n = d_h_in * f;
     const real d_n_pre = d_n * (1 - n * n);
     cg_store(d_n_pre_rows, row, unit, d_n_pre);
-    const real d_f_direct = d_h_in * (n - h_prev);
-    cg_store(d_f_direct_rows, row, unit, d_f_direct);
-    const real d_h_prev_direct = d_h_in * (1 - f);
-    cg_store(d_h_prev_direct_rows, row, unit, d_h_prev_direct);
 }
 
-/* d_f = d_h_prev_f * h_prev + d_f_direct
+/* d_f = d_h_in * (n - h_prev) + d_h_prev_f * h_prev
  * d_f_pre = d_f * (1 - f) * f */
 __global__ void CELLGEN_CUDA_NAME(mgu_reverse_2)(
     int64_t rows,
     int64_t units,
+    cellgen_rows<const real> d_h_in_rows,
     cellgen_rows<const real> d_h_prev_f_rows,
-    cellgen_rows<const real> d_f_direct_rows,
     cellgen_rows<const store> h_prev_rows,
     cellgen_rows<const store> f_rows,
+    cellgen_rows<const store> n_rows,
     cellgen_rows<store> d_f_pre_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
+    const real d_h_in = cg_load(d_h_in_rows, row, unit);
     const real d_h_prev_f = cg_load(d_h_prev_f_rows, row, unit);
-    const real d_f_direct = cg_load(d_f_direct_rows, row, unit);
     const real h_prev = cg_load(h_prev_rows, row, unit);
     const real f = cg_load(f_rows, row, unit);
-    const real d_f = d_h_prev_f * h_prev + d_f_direct;
+    const real n = cg_load(n_rows, row, unit);
+    const real d_f = d_h_in * (n - h_prev) + d_h_prev_f * h_prev;
     const real d_f_pre = d_f * (1 - f) * f;
     cg_store(d_f_pre_rows, row, unit, d_f_pre);
 }
 
-/* d_h_prev = d_h_prev_f * f + d_h_prev_1 + d_h_prev_direct */
+/* d_h_prev = d_h_in * (1 - f) + d_h_prev_f * f + d_h_prev_1 */
 __global__ void CELLGEN_CUDA_NAME(mgu_reverse_3)(
     int64_t rows,
     int64_t units,
+    cellgen_rows<const real> d_h_in_rows,
     cellgen_rows<const real> d_h_prev_f_rows,
     cellgen_rows<const real> d_h_prev_1_rows,
-    cellgen_rows<const real> d_h_prev_direct_rows,
     cellgen_rows<const store> f_rows,
     cellgen_rows<real> d_h_prev_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
+    const real d_h_in = cg_load(d_h_in_rows, row, unit);
     const real d_h_prev_f = cg_load(d_h_prev_f_rows, row, unit);
     const real d_h_prev_1 = cg_load(d_h_prev_1_rows, row, unit);
-    const real d_h_prev_direct = cg_load(d_h_prev_direct_rows, row, unit);
     const real f = cg_load(f_rows, row, unit);
-    const real d_h_prev = d_h_prev_f * f + d_h_prev_1 + d_h_prev_direct;
+    const real d_h_prev = d_h_in * (1 - f) + d_h_prev_f * f + d_h_prev_1;
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
@@ -948,8 +942,7 @@ __global__ void CELLGEN_CUDA_NAME(mgu_reverse_block)(
     CELLGEN_CUDA_NAME(mgu_cuda_sequence_backward_args) call,
     store *adjoints,
     real *d_h_prev_pair,
-    real *reverse_d_f_direct,
-    real *reverse_d_h_prev_direct,
+    real *reverse_d_h_in,
     real *reverse_2_sums,
     real *reverse_3_sums)
 {
@@ -971,48 +964,42 @@ __global__ void CELLGEN_CUDA_NAME(mgu_reverse_block)(
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_in = d_h + d_h_next
              * d_n = d_h_in * f
-             * d_n_pre = d_n * (1 - n**2)
-             * d_f_direct = d_h_in * (n - h_prev)
-             * d_h_prev_direct = d_h_in * (1 - f) */
+             * d_n_pre = d_n * (1 - n**2) */
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
             const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
             const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
             const cellgen_rows<store> d_n_pre_rows = cg_rows(adjoints + step * nB * (2 * nH), (2 * nH));
-            const cellgen_rows<real> d_f_direct_rows = cg_rows(reverse_d_f_direct, nH);
-            const cellgen_rows<real> d_h_prev_direct_rows = cg_rows(reverse_d_h_prev_direct, nH);
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
-            const real h_prev = cg_load(h_prev_rows, row, unit);
             const real f = cg_load(f_rows, row, unit);
             const real n = cg_load(n_rows, row, unit);
             const real d_h_in = d_h + d_h_next;
+            cg_store(d_h_in_rows, row, unit, d_h_in);
             const real d_n = d_h_in * f;
             const real d_n_pre = d_n * (1 - n * n);
             cg_store(d_n_pre_rows, row, unit, d_n_pre);
-            const real d_f_direct = d_h_in * (n - h_prev);
-            cg_store(d_f_direct_rows, row, unit, d_f_direct);
-            const real d_h_prev_direct = d_h_in * (1 - f);
-            cg_store(d_h_prev_direct_rows, row, unit, d_h_prev_direct);
 }
         __syncthreads();
         /* d_n_pre @ [u_n.T] */
         way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (2 * nH), (2 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
-            /* d_f = d_h_prev_f * h_prev + d_f_direct
+            /* d_f = d_h_in * (n - h_prev) + d_h_prev_f * h_prev
              * d_f_pre = d_f * (1 - f) * f */
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
             const cellgen_rows<const real> d_h_prev_f_rows = cg_in(reverse_2_sums, nH);
-            const cellgen_rows<const real> d_f_direct_rows = cg_in(reverse_d_f_direct, nH);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
             const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
+            const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
             const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH));
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
             const real d_h_prev_f = cg_load(d_h_prev_f_rows, row, unit);
-            const real d_f_direct = cg_load(d_f_direct_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
             const real f = cg_load(f_rows, row, unit);
-            const real d_f = d_h_prev_f * h_prev + d_f_direct;
+            const real n = cg_load(n_rows, row, unit);
+            const real d_f = d_h_in * (n - h_prev) + d_h_prev_f * h_prev;
             const real d_f_pre = d_f * (1 - f) * f;
             cg_store(d_f_pre_rows, row, unit, d_f_pre);
 }
@@ -1021,17 +1008,17 @@ __global__ void CELLGEN_CUDA_NAME(mgu_reverse_block)(
         way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (2 * nH) + nH, (2 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
-            /* d_h_prev = d_h_prev_f * f + d_h_prev_1 + d_h_prev_direct */
+            /* d_h_prev = d_h_in * (1 - f) + d_h_prev_f * f + d_h_prev_1 */
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
             const cellgen_rows<const real> d_h_prev_f_rows = cg_in(reverse_2_sums, nH);
             const cellgen_rows<const real> d_h_prev_1_rows = cg_in(reverse_3_sums, nH);
-            const cellgen_rows<const real> d_h_prev_direct_rows = cg_in(reverse_d_h_prev_direct, nH);
             const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
             const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
             const real d_h_prev_f = cg_load(d_h_prev_f_rows, row, unit);
             const real d_h_prev_1 = cg_load(d_h_prev_1_rows, row, unit);
-            const real d_h_prev_direct = cg_load(d_h_prev_direct_rows, row, unit);
             const real f = cg_load(f_rows, row, unit);
-            const real d_h_prev = d_h_prev_f * f + d_h_prev_1 + d_h_prev_direct;
+            const real d_h_prev = d_h_in * (1 - f) + d_h_prev_f * f + d_h_prev_1;
             cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
         __syncthreads();
@@ -1070,7 +1057,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(mgu_cuda_sequence_backward_workspace_
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
@@ -1131,9 +1117,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mgu_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
-    real *const reverse_d_f_direct = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_d_h_prev_direct = (real *)(void *)memory;
+    real *const reverse_d_h_in = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_2_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
@@ -1176,34 +1160,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(mgu_cuda_sequence_backward)(
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 5, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(mgu_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_f_direct, reverse_d_h_prev_direct, reverse_2_sums, reverse_3_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(mgu_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_3_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(mgu_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_f_direct, reverse_d_h_prev_direct, reverse_2_sums, reverse_3_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(mgu_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_3_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_reverse_1), nB, nH,
                 cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->f + step * nB * nH, nH),
                 cg_in(args->n + step * nB * nH, nH),
-                cg_rows(adjoints + step * nB * (2 * nH), (2 * nH)),
-                cg_rows(reverse_d_f_direct, nH),
-                cg_rows(reverse_d_h_prev_direct, nH));
+                cg_rows(reverse_d_h_in, nH),
+                cg_rows(adjoints + step * nB * (2 * nH), (2 * nH)));
             /* d_n_pre @ [u_n.T] */
             cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (2 * nH), (2 * nH), args->u_n, nH, reverse_2_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_reverse_2), nB, nH,
+                cg_in(reverse_d_h_in, nH),
                 cg_in(reverse_2_sums, nH),
-                cg_in(reverse_d_f_direct, nH),
                 cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->f + step * nB * nH, nH),
+                cg_in(args->n + step * nB * nH, nH),
                 cg_rows(adjoints + step * nB * (2 * nH) + nH, (2 * nH)));
             /* d_f_pre @ [u_f.T] */
             cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (2 * nH) + nH, (2 * nH), args->u_f, nH, reverse_3_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(mgu_reverse_3), nB, nH,
+                cg_in(reverse_d_h_in, nH),
                 cg_in(reverse_2_sums, nH),
                 cg_in(reverse_3_sums, nH),
-                cg_in(reverse_d_h_prev_direct, nH),
                 cg_in(args->f + step * nB * nH, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {

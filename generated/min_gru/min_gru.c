@@ -243,7 +243,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -526,11 +526,11 @@ static int64_t CELLGEN_NAME(min_gru_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(min_gru_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 2, nH, CELLGEN_SLOT_VECTORS(2)));
     CELLGEN_PLACE(memory->forward_z, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_n_bar, real, 1, nB * nH);
@@ -627,6 +627,7 @@ int CELLGEN_NAME(min_gru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, i
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -666,7 +667,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -684,7 +685,7 @@ typedef struct {
     cg_series series_d_x, across_d_x;
     real *deferred_4_panel_1; /* packed weights */
     real *deferred_4_panel_2; /* packed weights */
-    real *d_h_in_time; /* kept at every step */
+    real *d_h_in_time; /* kept for a chunk of steps */
     real *deferred_d_n_bar; /* of a chunk */
     real *deferred_d_z_pre; /* of a chunk */
     real *deferred_4_whole; /* products of one step */
@@ -713,7 +714,7 @@ static void CELLGEN_NAME(min_gru_sequence_backward_reverse_1)(
         : memory->args->d_h_last ? memory->args->d_h_last : memory->zeros;
     const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
     const real *z_rows = memory->args->z + step * nB * nH;
-    real *d_h_in_rows = memory->d_h_in_time + step * nB * nH;
+    real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
@@ -747,7 +748,7 @@ static void CELLGEN_NAME(min_gru_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_in_rows = memory->d_h_in_time + step * nB * nH;
+    const real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
@@ -767,7 +768,7 @@ static void CELLGEN_NAME(min_gru_sequence_backward_deferred_1)(
      * d_b_z = sum(d_z_pre -> (H,)) */
     real *d_b_n_row = d_b_n_rows + first;
     real *d_b_z_row = d_b_z_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_h_in_row = d_h_in_rows + row * nH + first;
         const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
         const real *z_row = z_rows + row * nH + first;
@@ -808,7 +809,7 @@ static void CELLGEN_NAME(min_gru_sequence_backward_deferred_2)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_n += x.T @ d_n_bar */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_bar_rows, nH, d_w_n_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_bar_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(min_gru_sequence_backward_deferred_3)(
@@ -828,7 +829,7 @@ static void CELLGEN_NAME(min_gru_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_z += x.T @ d_z_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(min_gru_sequence_backward_deferred_4)(
@@ -949,7 +950,7 @@ static void CELLGEN_NAME(min_gru_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_h_in_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_h_in_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
 
@@ -974,6 +975,32 @@ static void CELLGEN_NAME(min_gru_sequence_backward_deliver)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(min_gru_sequence_backward_deferred)(
+    const CELLGEN_NAME(min_gru_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(min_gru_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    CELLGEN_NAME(min_gru_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(min_gru_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(min_gru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    if (memory->unpacked)
+        CELLGEN_NAME(min_gru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(min_gru_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(min_gru_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(min_gru_sequence_backward_task)(int thread, int threads, void *context)
@@ -1021,39 +1048,16 @@ static void CELLGEN_NAME(min_gru_sequence_backward_task)(int thread, int threads
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(min_gru_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(min_gru_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(min_gru_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(min_gru_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(min_gru_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(min_gru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->unpacked)
-            CELLGEN_NAME(min_gru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(min_gru_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(min_gru_sequence_backward_deliver)(memory, step, begin, end);
-        }
     }
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -1079,12 +1083,12 @@ static int64_t CELLGEN_NAME(min_gru_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(min_gru_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->d_h_in_time, real, 1, nT * nB * nH);
+    (void)tables, (void)last, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->d_h_in_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_n_bar, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_z_pre, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
@@ -1185,6 +1189,7 @@ int CELLGEN_NAME(min_gru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, 
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;

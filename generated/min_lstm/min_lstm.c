@@ -294,7 +294,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -604,11 +604,11 @@ static int64_t CELLGEN_NAME(min_lstm_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(min_lstm_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 3, nH, CELLGEN_SLOT_VECTORS(3)));
     CELLGEN_PLACE(memory->forward_f, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_i, real, 1, nB * nH);
@@ -713,6 +713,7 @@ int CELLGEN_NAME(min_lstm_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, 
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -752,7 +753,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -771,7 +772,7 @@ typedef struct {
     real *deferred_5_panel_1; /* packed weights */
     real *deferred_5_panel_2; /* packed weights */
     real *deferred_5_panel_3; /* packed weights */
-    real *d_h_in_time; /* kept at every step */
+    real *d_h_in_time; /* kept for a chunk of steps */
     real *deferred_d_n; /* of a chunk */
     real *deferred_d_i_pre; /* of a chunk */
     real *deferred_d_f_pre; /* of a chunk */
@@ -802,7 +803,7 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_reverse_1)(
     const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
     const real *f_rows = memory->args->f + step * nB * nH;
     const real *i_rows = memory->args->i + step * nB * nH;
-    real *d_h_in_rows = memory->d_h_in_time + step * nB * nH;
+    real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
@@ -838,7 +839,7 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_in_rows = memory->d_h_in_time + step * nB * nH;
+    const real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
@@ -865,7 +866,7 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_1)(
     real *d_b_n_row = d_b_n_rows + first;
     real *d_b_i_row = d_b_i_rows + first;
     real *d_b_f_row = d_b_f_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_h_in_row = d_h_in_rows + row * nH + first;
         const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
         const real *f_row = f_rows + row * nH + first;
@@ -913,7 +914,7 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_2)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_n += x.T @ d_n */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_rows, nH, d_w_n_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_3)(
@@ -933,7 +934,7 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_i += x.T @ d_i_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_pre_rows, nH, d_w_i_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_pre_rows, nH, d_w_i_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_4)(
@@ -953,7 +954,7 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += x.T @ d_f_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_5)(
@@ -1081,7 +1082,7 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_h_in_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_h_in_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
 
@@ -1106,6 +1107,34 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deliver)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(min_lstm_sequence_backward_deferred)(
+    const CELLGEN_NAME(min_lstm_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(min_lstm_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    CELLGEN_NAME(min_lstm_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(min_lstm_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(min_lstm_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(min_lstm_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    if (memory->unpacked)
+        CELLGEN_NAME(min_lstm_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(min_lstm_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(min_lstm_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(min_lstm_sequence_backward_task)(int thread, int threads, void *context)
@@ -1160,41 +1189,16 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_task)(int thread, int thread
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(min_lstm_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(min_lstm_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(min_lstm_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(min_lstm_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(min_lstm_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(min_lstm_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(min_lstm_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->unpacked)
-            CELLGEN_NAME(min_lstm_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(min_lstm_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(min_lstm_sequence_backward_deliver)(memory, step, begin, end);
-        }
     }
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -1221,12 +1225,12 @@ static int64_t CELLGEN_NAME(min_lstm_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(min_lstm_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->d_h_in_time, real, 1, nT * nB * nH);
+    (void)tables, (void)last, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->d_h_in_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_n, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_i_pre, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_f_pre, real, 1, chunk_rows * nH);
@@ -1336,6 +1340,7 @@ int CELLGEN_NAME(min_lstm_sequence_backward)(int64_t nT, int64_t nB, int64_t nI,
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;

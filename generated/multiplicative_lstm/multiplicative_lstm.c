@@ -456,7 +456,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -1032,11 +1032,11 @@ static int64_t CELLGEN_NAME(multiplicative_lstm_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(multiplicative_lstm_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->forward_x_w_m, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_h_prev_u_m, real, 1, nB * nH);
@@ -1171,6 +1171,7 @@ int CELLGEN_NAME(multiplicative_lstm_sequence_forward)(int64_t nT, int64_t nB, i
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -1213,7 +1214,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -1235,9 +1236,9 @@ typedef struct {
     real *reverse_3_panel_1; /* packed weights */
     real *deferred_7_panel_1; /* packed weights */
     real *deferred_7_panel_2; /* packed weights */
-    real *d_b_x_w_m_u_time; /* kept at every step */
-    real *d_m_time; /* kept at every step */
-    real *d_h_prev_u_m_time; /* kept at every step */
+    real *d_b_x_w_m_u_time; /* kept for a chunk of steps */
+    real *d_m_time; /* kept for a chunk of steps */
+    real *d_h_prev_u_m_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
     real *reverse_3_whole; /* products of one step */
     real *deferred_m; /* of a chunk */
@@ -1283,7 +1284,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_1)(
     const real *sigmoid_i_bar_rows = memory->args->sigmoid_i_bar + step * nB * nH;
     const real *tanh_g_bar_rows = memory->args->tanh_g_bar + step * nB * nH;
     const real *sigmoid_o_bar_rows = memory->args->sigmoid_o_bar + step * nB * nH;
-    real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step * nB * (4 * nH);
+    real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
@@ -1356,10 +1357,10 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step * nB * (4 * nH);
-    real *d_m_rows = memory->d_m_time + step * nB * nH;
+    const real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step % memory->chunk_steps * nB * (4 * nH);
+    real *d_m_rows = memory->d_m_time + step % memory->chunk_steps * nB * nH;
     const real *x_w_m_rows = memory->args->x_w_m + step * nB * nH;
-    real *d_h_prev_u_m_rows = memory->d_h_prev_u_m_time + step * nB * nH;
+    real *d_h_prev_u_m_rows = memory->d_h_prev_u_m_time + step % memory->chunk_steps * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1458,7 +1459,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_prev_u_m_rows = memory->d_h_prev_u_m_time + step * nB * nH;
+    const real *d_h_prev_u_m_rows = memory->d_h_prev_u_m_time + step % memory->chunk_steps * nB * nH;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
@@ -1532,7 +1533,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_m_rows = memory->d_m_time + step * nB * nH;
+    const real *d_m_rows = memory->d_m_time + step % memory->chunk_steps * nB * nH;
     const real *x_w_m_rows = memory->args->x_w_m + step * nB * nH;
     const real *h_prev_u_m_rows = memory->args->h_prev_u_m + step * nB * nH;
     real *m_rows = memory->deferred_m;
@@ -1568,14 +1569,14 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step * nB * (4 * nH);
+    const real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_b_rows = memory->args->d_b;
 
     const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b = sum(d_b_x_w_m_u -> (4*H,)) */
     real *d_b_row = d_b_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_b_x_w_m_u_row = d_b_x_w_m_u_rows + row * (4 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -1595,13 +1596,13 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *m_rows = memory->deferred_m;
-    const real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step * nB * (4 * nH);
+    const real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_u_rows = memory->args->d_u;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u += m.T @ d_b_x_w_m_u */
-    cg_gemm_tn(units, 4 * nH, row_end - row_begin, m_rows + first, nH, d_b_x_w_m_u_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, step > 0);
+    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, m_rows + first, nH, d_b_x_w_m_u_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4)(
@@ -1615,13 +1616,13 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step * nB * (4 * nH);
+    const real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_w_rows = memory->args->d_w;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_b_x_w_m_u */
-    cg_gemm_tn(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_b_x_w_m_u_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step > 0);
+    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_b_x_w_m_u_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_5)(
@@ -1636,13 +1637,13 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_5)(
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_h_prev_u_m_rows = memory->d_h_prev_u_m_time + step * nB * nH;
+    const real *d_h_prev_u_m_rows = memory->d_h_prev_u_m_time + step % memory->chunk_steps * nB * nH;
     real *d_u_m_rows = memory->args->d_u_m;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_m += h_prev.T @ d_h_prev_u_m */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_u_m_rows, nH, d_u_m_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_u_m_rows, nH, d_u_m_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_6)(
@@ -1662,7 +1663,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_6)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_m += x.T @ d_x_w_m */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_m_rows, nH, d_w_m_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_m_rows, nH, d_w_m_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(
@@ -1674,7 +1675,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step * nB * (4 * nH);
+    const real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step % memory->chunk_steps * nB * (4 * nH);
     const real *d_x_w_m_rows = memory->deferred_d_x_w_m;
     real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
     const int64_t d_x_stride = memory->across_d_x.row;
@@ -1797,9 +1798,9 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_b_x_w_m_u_time + (step * nB + row) * (4 * nH), 0, (4 * nH));
-        if (!counts) cg_copy_row(memory->d_m_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_h_prev_u_m_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_b_x_w_m_u_time + (step % memory->chunk_steps * nB + row) * (4 * nH), 0, (4 * nH));
+        if (!counts) cg_copy_row(memory->d_m_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_h_prev_u_m_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
 
@@ -1824,6 +1825,38 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deliver)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred)(
+    const CELLGEN_NAME(multiplicative_lstm_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(multiplicative_lstm_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    if (memory->unpacked)
+        CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(multiplicative_lstm_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_task)(int thread, int threads, void *context)
@@ -1883,46 +1916,17 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_task)(int thread,
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
         cg_copy_row(args->d_c_prev, args->d_c_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(multiplicative_lstm_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->unpacked)
-            CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(multiplicative_lstm_sequence_backward_deliver)(memory, step, begin, end);
-        }
     }
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -1950,14 +1954,14 @@ static int64_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(multiplicative_lstm_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->d_b_x_w_m_u_time, real, 1, nT * nB * (4 * nH));
-    CELLGEN_PLACE(memory->d_m_time, real, !consume, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_h_prev_u_m_time, real, !consume, nT * nB * nH);
+    (void)tables, (void)last, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->d_b_x_w_m_u_time, real, 1, chunk_rows * (4 * nH));
+    CELLGEN_PLACE(memory->d_m_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_h_prev_u_m_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_m, real, 1, chunk_rows * nH);
@@ -2080,6 +2084,7 @@ int CELLGEN_NAME(multiplicative_lstm_sequence_backward)(int64_t nT, int64_t nB, 
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -2112,8 +2117,6 @@ int CELLGEN_NAME(multiplicative_lstm_sequence_backward)(int64_t nT, int64_t nB, 
     here.gather = here.counts || !even;
     here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
-    if (options && options->consume) here.d_m_time = (real *)(uintptr_t)args->sigmoid_f_bar;
-    if (options && options->consume) here.d_h_prev_u_m_time = (real *)(uintptr_t)args->sigmoid_i_bar;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
     here.unpacked = plan.unpacked && !here.packed;

@@ -325,7 +325,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -648,11 +648,11 @@ static int64_t CELLGEN_NAME(qrnn_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(qrnn_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 3, nH, CELLGEN_SLOT_VECTORS(3)));
     CELLGEN_PLACE(memory->forward_z, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_f, real, 1, nB * nH);
@@ -759,6 +759,7 @@ int CELLGEN_NAME(qrnn_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -801,7 +802,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -821,7 +822,7 @@ typedef struct {
     real *deferred_5_panel_1; /* packed weights */
     real *deferred_5_panel_2; /* packed weights */
     real *deferred_5_panel_3; /* packed weights */
-    real *d_c_total_time; /* kept at every step */
+    real *d_c_total_time; /* kept for a chunk of steps */
     real *deferred_d_o_pre; /* of a chunk */
     real *deferred_d_f_pre; /* of a chunk */
     real *deferred_d_z_pre; /* of a chunk */
@@ -856,7 +857,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_reverse_1)(
     const int64_t d_c_next_stride = step < nT - 1 || memory->args->d_c_last ? nH : 0;
     const real *f_rows = memory->args->f + step * nB * nH;
     const real *o_rows = memory->args->o + step * nB * nH;
-    real *d_c_total_rows = memory->d_c_total_time + step * nB * nH;
+    real *d_c_total_rows = memory->d_c_total_time + step % memory->chunk_steps * nB * nH;
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
@@ -898,7 +899,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_1)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_h_rows = memory->across_d_h.rows ? memory->across_d_h.rows + step * memory->across_d_h.step : memory->zeros;
     const int64_t d_h_stride = memory->across_d_h.rows ? memory->across_d_h.row : 0;
-    const real *d_c_total_rows = memory->d_c_total_time + step * nB * nH;
+    const real *d_c_total_rows = memory->d_c_total_time + step % memory->chunk_steps * nB * nH;
     const real *c_prev_rows = memory->gather ? memory->rows_c_prev
         : step == 0 ? memory->args->c_prev : memory->series_c.rows + (step - 1) * memory->series_c.step;
     const int64_t c_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_c.step : memory->series_c.row);
@@ -928,7 +929,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_1)(
     real *d_b_o_row = d_b_o_rows + first;
     real *d_b_f_row = d_b_f_rows + first;
     real *d_b_z_row = d_b_z_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_h_row = d_h_rows + row * d_h_stride + first;
         const real *d_c_total_row = d_c_total_rows + row * nH + first;
         const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
@@ -981,7 +982,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_2)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_o += x.T @ d_o_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, nH, d_w_o_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, nH, d_w_o_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(qrnn_sequence_backward_deferred_3)(
@@ -1001,7 +1002,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += x.T @ d_f_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(qrnn_sequence_backward_deferred_4)(
@@ -1021,7 +1022,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_z += x.T @ d_z_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(qrnn_sequence_backward_deferred_5)(
@@ -1149,7 +1150,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_c_total_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_c_total_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
 
@@ -1176,6 +1177,34 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deliver)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(qrnn_sequence_backward_deferred)(
+    const CELLGEN_NAME(qrnn_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(qrnn_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    CELLGEN_NAME(qrnn_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(qrnn_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(qrnn_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(qrnn_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    if (memory->unpacked)
+        CELLGEN_NAME(qrnn_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(qrnn_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(qrnn_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(qrnn_sequence_backward_task)(int thread, int threads, void *context)
@@ -1230,41 +1259,16 @@ static void CELLGEN_NAME(qrnn_sequence_backward_task)(int thread, int threads, v
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(qrnn_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(qrnn_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_c_prev, args->d_c_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(qrnn_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(qrnn_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(qrnn_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(qrnn_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(qrnn_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->unpacked)
-            CELLGEN_NAME(qrnn_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(qrnn_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(qrnn_sequence_backward_deliver)(memory, step, begin, end);
-        }
     }
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -1291,12 +1295,12 @@ static int64_t CELLGEN_NAME(qrnn_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(qrnn_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->d_c_total_time, real, 1, nT * nB * nH);
+    (void)tables, (void)last, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->d_c_total_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_o_pre, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_f_pre, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_z_pre, real, 1, chunk_rows * nH);
@@ -1408,6 +1412,7 @@ int CELLGEN_NAME(qrnn_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;

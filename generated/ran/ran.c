@@ -344,7 +344,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -713,11 +713,11 @@ static int64_t CELLGEN_NAME(ran_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(ran_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 3, nH, CELLGEN_SLOT_VECTORS(3)));
     CELLGEN_PLACE(memory->forward_x_w_c, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_i, real, 1, nB * nH);
@@ -835,6 +835,7 @@ int CELLGEN_NAME(ran_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -877,7 +878,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -900,9 +901,9 @@ typedef struct {
     real *deferred_7_panel_1; /* packed weights */
     real *deferred_7_panel_2; /* packed weights */
     real *deferred_7_panel_3; /* packed weights */
-    real *d_c_total_time; /* kept at every step */
-    real *d_f_pre_time; /* kept at every step */
-    real *d_i_pre_time; /* kept at every step */
+    real *d_c_total_time; /* kept for a chunk of steps */
+    real *d_f_pre_time; /* kept for a chunk of steps */
+    real *d_i_pre_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
     real *deferred_d_x_w_c; /* of a chunk */
     real *deferred_7_whole; /* products of one step */
@@ -945,9 +946,9 @@ static void CELLGEN_NAME(ran_sequence_backward_reverse_1)(
     const real *h_rows = memory->series_h.rows + step * memory->series_h.step;
     const int64_t h_stride = memory->series_h.row;
     const real *x_w_c_rows = memory->args->x_w_c + step * nB * nH;
-    real *d_c_total_rows = memory->d_c_total_time + step * nB * nH;
-    real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
-    real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
+    real *d_c_total_rows = memory->d_c_total_time + step % memory->chunk_steps * nB * nH;
+    real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_i_pre_rows = memory->d_i_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
@@ -1007,8 +1008,8 @@ static void CELLGEN_NAME(ran_sequence_backward_reverse_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
-    const real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_i_pre_rows = memory->d_i_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
@@ -1088,9 +1089,9 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_c_total_rows = memory->d_c_total_time + step * nB * nH;
-    const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
-    const real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
+    const real *d_c_total_rows = memory->d_c_total_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_i_pre_rows = memory->d_i_pre_time + step % memory->chunk_steps * nB * nH;
     const real *i_rows = memory->args->i + step * nB * nH;
     real *d_x_w_c_rows = memory->deferred_d_x_w_c;
     real *d_b_f_rows = memory->args->d_b_f;
@@ -1103,7 +1104,7 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_1)(
      * d_b_i = sum(d_i_pre -> (H,)) */
     real *d_b_f_row = d_b_f_rows + first;
     real *d_b_i_row = d_b_i_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_c_total_row = d_c_total_rows + row * nH + first;
         const real *d_f_pre_row = d_f_pre_rows + row * nH + first;
         const real *d_i_pre_row = d_i_pre_rows + row * nH + first;
@@ -1134,13 +1135,13 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_2)(
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_u_f_rows = memory->args->d_u_f;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_f += h_prev.T @ d_f_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_pre_rows, nH, d_u_f_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_pre_rows, nH, d_u_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(ran_sequence_backward_deferred_3)(
@@ -1154,13 +1155,13 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_3)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_w_f_rows = memory->args->d_w_f;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += x.T @ d_f_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(ran_sequence_backward_deferred_4)(
@@ -1175,13 +1176,13 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_4)(
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
+    const real *d_i_pre_rows = memory->d_i_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_u_i_rows = memory->args->d_u_i;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_i += h_prev.T @ d_i_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_i_pre_rows, nH, d_u_i_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_i_pre_rows, nH, d_u_i_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(ran_sequence_backward_deferred_5)(
@@ -1195,13 +1196,13 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_5)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
+    const real *d_i_pre_rows = memory->d_i_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_w_i_rows = memory->args->d_w_i;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_i += x.T @ d_i_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_pre_rows, nH, d_w_i_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_pre_rows, nH, d_w_i_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(ran_sequence_backward_deferred_6)(
@@ -1221,7 +1222,7 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_6)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_c += x.T @ d_x_w_c */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_c_rows, nH, d_w_c_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_c_rows, nH, d_w_c_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(ran_sequence_backward_deferred_7)(
@@ -1234,8 +1235,8 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_7)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_x_w_c_rows = memory->deferred_d_x_w_c;
-    const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
-    const real *d_i_pre_rows = memory->d_i_pre_time + step * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_i_pre_rows = memory->d_i_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
     const int64_t d_x_stride = memory->across_d_x.row;
 
@@ -1363,9 +1364,9 @@ static void CELLGEN_NAME(ran_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_c_total_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_f_pre_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_i_pre_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_c_total_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_f_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_i_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
 
@@ -1390,6 +1391,38 @@ static void CELLGEN_NAME(ran_sequence_backward_deliver)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(ran_sequence_backward_deferred)(
+    const CELLGEN_NAME(ran_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(ran_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    CELLGEN_NAME(ran_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(ran_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(ran_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(ran_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(ran_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(ran_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    if (memory->unpacked)
+        CELLGEN_NAME(ran_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(ran_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(ran_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(ran_sequence_backward_task)(int thread, int threads, void *context)
@@ -1454,46 +1487,17 @@ static void CELLGEN_NAME(ran_sequence_backward_task)(int thread, int threads, vo
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(ran_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(ran_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
         cg_copy_row(args->d_c_prev, args->d_c_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(ran_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(ran_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ran_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ran_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ran_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ran_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(ran_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->unpacked)
-            CELLGEN_NAME(ran_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(ran_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(ran_sequence_backward_deliver)(memory, step, begin, end);
-        }
     }
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -1522,14 +1526,14 @@ static int64_t CELLGEN_NAME(ran_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(ran_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->d_c_total_time, real, !consume, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_f_pre_time, real, !consume, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_i_pre_time, real, 1, nT * nB * nH);
+    (void)tables, (void)last, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->d_c_total_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_f_pre_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_i_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_d_x_w_c, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_7_whole, real, plan->unpacked, chunk_rows * 1 * nI);
@@ -1654,6 +1658,7 @@ int CELLGEN_NAME(ran_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -1686,8 +1691,6 @@ int CELLGEN_NAME(ran_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.gather = here.counts || !even;
     here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
-    if (options && options->consume) here.d_c_total_time = (real *)(uintptr_t)args->f;
-    if (options && options->consume) here.d_f_pre_time = (real *)(uintptr_t)args->x_w_c;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
     here.unpacked = plan.unpacked && !here.packed;

@@ -1293,8 +1293,7 @@ typedef struct {
  * d_t_2 = d_h_in * q_2
  * d_t_2_pre = d_t_2 * (1 - t_2) * t_2
  * d_q_2 = d_h_in * t_2
- * d_q_2_pre = d_q_2 * (1 - q_2**2)
- * d_s_1_direct = d_h_in * c_2 */
+ * d_q_2_pre = d_q_2 * (1 - q_2**2) */
 __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_1)(
     int64_t rows,
     int64_t units,
@@ -1307,10 +1306,10 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_1)(
     cellgen_rows<const store> q_2_rows,
     cellgen_rows<const store> t_2_rows,
     cellgen_rows<const store> c_2_rows,
+    cellgen_rows<real> d_h_in_rows,
     cellgen_rows<store> d_c_2_pre_rows,
     cellgen_rows<store> d_t_2_pre_rows,
-    cellgen_rows<store> d_q_2_pre_rows,
-    cellgen_rows<real> d_s_1_direct_rows)
+    cellgen_rows<store> d_q_2_pre_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -1324,6 +1323,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_1)(
     const real t_2 = cg_load(t_2_rows, row, unit);
     const real c_2 = cg_load(c_2_rows, row, unit);
     const real d_h_in = d_h + d_h_next;
+    cg_store(d_h_in_rows, row, unit, d_h_in);
     const real s_1 = h_prev * c_1 + q_1 * t_1;
     const real d_c_2 = d_h_in * s_1;
     const real d_c_2_pre = d_c_2 * (1 - c_2) * c_2;
@@ -1334,11 +1334,9 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_1)(
     const real d_q_2 = d_h_in * t_2;
     const real d_q_2_pre = d_q_2 * (1 - q_2 * q_2);
     cg_store(d_q_2_pre_rows, row, unit, d_q_2_pre);
-    const real d_s_1_direct = d_h_in * c_2;
-    cg_store(d_s_1_direct_rows, row, unit, d_s_1_direct);
 }
 
-/* d_s_1 = d_s_1_1_d_t_2_pre_d_q_2_pre + d_s_1_direct
+/* d_s_1 = d_h_in * c_2 + d_s_1_1_d_t_2_pre_d_q_2_pre
  * d_c_1 = d_s_1 * h_prev
  * d_c_1_pre = d_c_1 * (1 - c_1) * c_1
  * d_t_1 = d_s_1 * q_1
@@ -1348,12 +1346,13 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_1)(
 __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_2)(
     int64_t rows,
     int64_t units,
+    cellgen_rows<const real> d_h_in_rows,
     cellgen_rows<const real> d_s_1_1_d_t_2_pre_d_q_2_pre_rows,
-    cellgen_rows<const real> d_s_1_direct_rows,
     cellgen_rows<const store> h_prev_rows,
     cellgen_rows<const store> q_1_rows,
     cellgen_rows<const store> t_1_rows,
     cellgen_rows<const store> c_1_rows,
+    cellgen_rows<const store> c_2_rows,
     cellgen_rows<real> d_s_1_rows,
     cellgen_rows<store> d_c_1_pre_rows,
     cellgen_rows<store> d_t_1_pre_rows,
@@ -1361,13 +1360,14 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_2)(
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
+    const real d_h_in = cg_load(d_h_in_rows, row, unit);
     const real d_s_1_1_d_t_2_pre_d_q_2_pre = cg_load(d_s_1_1_d_t_2_pre_d_q_2_pre_rows, row, unit);
-    const real d_s_1_direct = cg_load(d_s_1_direct_rows, row, unit);
     const real h_prev = cg_load(h_prev_rows, row, unit);
     const real q_1 = cg_load(q_1_rows, row, unit);
     const real t_1 = cg_load(t_1_rows, row, unit);
     const real c_1 = cg_load(c_1_rows, row, unit);
-    const real d_s_1 = d_s_1_1_d_t_2_pre_d_q_2_pre + d_s_1_direct;
+    const real c_2 = cg_load(c_2_rows, row, unit);
+    const real d_s_1 = d_h_in * c_2 + d_s_1_1_d_t_2_pre_d_q_2_pre;
     cg_store(d_s_1_rows, row, unit, d_s_1);
     const real d_c_1 = d_s_1 * h_prev;
     const real d_c_1_pre = d_c_1 * (1 - c_1) * c_1;
@@ -1484,7 +1484,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
     CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_backward_args) call,
     store *adjoints,
     real *d_h_prev_pair,
-    real *reverse_d_s_1_direct,
+    real *reverse_d_h_in,
     real *reverse_2_sums,
     store *reverse_2_weights_1,
     real *reverse_d_s_1,
@@ -1514,8 +1514,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
              * d_t_2 = d_h_in * q_2
              * d_t_2_pre = d_t_2 * (1 - t_2) * t_2
              * d_q_2 = d_h_in * t_2
-             * d_q_2_pre = d_q_2 * (1 - q_2**2)
-             * d_s_1_direct = d_h_in * c_2 */
+             * d_q_2_pre = d_q_2 * (1 - q_2**2) */
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
@@ -1525,10 +1524,10 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
             const cellgen_rows<const store> q_2_rows = cg_in(args->q_2 + step * nB * nH, nH);
             const cellgen_rows<const store> t_2_rows = cg_in(args->t_2 + step * nB * nH, nH);
             const cellgen_rows<const store> c_2_rows = cg_in(args->c_2 + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
             const cellgen_rows<store> d_c_2_pre_rows = cg_rows(adjoints + step * nB * (6 * nH), (6 * nH));
             const cellgen_rows<store> d_t_2_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH));
             const cellgen_rows<store> d_q_2_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH));
-            const cellgen_rows<real> d_s_1_direct_rows = cg_rows(reverse_d_s_1_direct, nH);
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
@@ -1539,6 +1538,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
             const real t_2 = cg_load(t_2_rows, row, unit);
             const real c_2 = cg_load(c_2_rows, row, unit);
             const real d_h_in = d_h + d_h_next;
+            cg_store(d_h_in_rows, row, unit, d_h_in);
             const real s_1 = h_prev * c_1 + q_1 * t_1;
             const real d_c_2 = d_h_in * s_1;
             const real d_c_2_pre = d_c_2 * (1 - c_2) * c_2;
@@ -1549,38 +1549,38 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)(
             const real d_q_2 = d_h_in * t_2;
             const real d_q_2_pre = d_q_2 * (1 - q_2 * q_2);
             cg_store(d_q_2_pre_rows, row, unit, d_q_2_pre);
-            const real d_s_1_direct = d_h_in * c_2;
-            cg_store(d_s_1_direct_rows, row, unit, d_s_1_direct);
 }
         __syncthreads();
         /* d_c_2_pre @ [r_c_2.T]; d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
         way::template product<1>(top, rows, nH, 3 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
-            /* d_s_1 = d_s_1_1_d_t_2_pre_d_q_2_pre + d_s_1_direct
+            /* d_s_1 = d_h_in * c_2 + d_s_1_1_d_t_2_pre_d_q_2_pre
              * d_c_1 = d_s_1 * h_prev
              * d_c_1_pre = d_c_1 * (1 - c_1) * c_1
              * d_t_1 = d_s_1 * q_1
              * d_t_1_pre = d_t_1 * (1 - t_1) * t_1
              * d_q_1 = d_s_1 * t_1
              * d_q_1_pre = d_q_1 * (1 - q_1**2) */
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
             const cellgen_rows<const real> d_s_1_1_d_t_2_pre_d_q_2_pre_rows = cg_in(reverse_2_sums, nH);
-            const cellgen_rows<const real> d_s_1_direct_rows = cg_in(reverse_d_s_1_direct, nH);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
             const cellgen_rows<const store> q_1_rows = cg_in(args->q_1 + step * nB * nH, nH);
             const cellgen_rows<const store> t_1_rows = cg_in(args->t_1 + step * nB * nH, nH);
             const cellgen_rows<const store> c_1_rows = cg_in(args->c_1 + step * nB * nH, nH);
+            const cellgen_rows<const store> c_2_rows = cg_in(args->c_2 + step * nB * nH, nH);
             const cellgen_rows<real> d_s_1_rows = cg_rows(reverse_d_s_1, nH);
             const cellgen_rows<store> d_c_1_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH));
             const cellgen_rows<store> d_t_1_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH));
             const cellgen_rows<store> d_q_1_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH));
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
             const real d_s_1_1_d_t_2_pre_d_q_2_pre = cg_load(d_s_1_1_d_t_2_pre_d_q_2_pre_rows, row, unit);
-            const real d_s_1_direct = cg_load(d_s_1_direct_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
             const real q_1 = cg_load(q_1_rows, row, unit);
             const real t_1 = cg_load(t_1_rows, row, unit);
             const real c_1 = cg_load(c_1_rows, row, unit);
-            const real d_s_1 = d_s_1_1_d_t_2_pre_d_q_2_pre + d_s_1_direct;
+            const real c_2 = cg_load(c_2_rows, row, unit);
+            const real d_s_1 = d_h_in * c_2 + d_s_1_1_d_t_2_pre_d_q_2_pre;
             cg_store(d_s_1_rows, row, unit, d_s_1);
             const real d_c_1 = d_s_1 * h_prev;
             const real d_c_1_pre = d_c_1 * (1 - c_1) * c_1;
@@ -1731,7 +1731,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_ba
     memory += CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
-    real *const reverse_d_s_1_direct = (real *)(void *)memory;
+    real *const reverse_d_h_in = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_2_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
@@ -1799,9 +1799,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_ba
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (3 * nH) * 1 * nH + (3 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, 3 * nH) + cellgen_by_fragment::held(1, nH, 3 * nH), 5, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_s_1_direct, reverse_2_sums, reverse_2_weights_1, reverse_d_s_1, reverse_3_sums, reverse_3_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1, reverse_d_s_1, reverse_3_sums, reverse_3_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_s_1_direct, reverse_2_sums, reverse_2_weights_1, reverse_d_s_1, reverse_3_sums, reverse_3_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1, reverse_d_s_1, reverse_3_sums, reverse_3_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_1), nB, nH,
@@ -1814,19 +1814,20 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_2_full_cuda_sequence_ba
                 cg_in(args->q_2 + step * nB * nH, nH),
                 cg_in(args->t_2 + step * nB * nH, nH),
                 cg_in(args->c_2 + step * nB * nH, nH),
+                cg_rows(reverse_d_h_in, nH),
                 cg_rows(adjoints + step * nB * (6 * nH), (6 * nH)),
                 cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH)),
-                cg_rows(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)),
-                cg_rows(reverse_d_s_1_direct, nH));
+                cg_rows(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)));
             /* d_c_2_pre @ [r_c_2.T]; d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
             cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (6 * nH), (6 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_2_full_reverse_2), nB, nH,
+                cg_in(reverse_d_h_in, nH),
                 cg_in(reverse_2_sums, nH),
-                cg_in(reverse_d_s_1_direct, nH),
                 cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
                 cg_in(args->q_1 + step * nB * nH, nH),
                 cg_in(args->t_1 + step * nB * nH, nH),
                 cg_in(args->c_1 + step * nB * nH, nH),
+                cg_in(args->c_2 + step * nB * nH, nH),
                 cg_rows(reverse_d_s_1, nH),
                 cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH)),
                 cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)),

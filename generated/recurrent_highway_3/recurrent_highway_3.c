@@ -735,7 +735,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -1296,11 +1296,11 @@ static int64_t CELLGEN_NAME(recurrent_highway_3_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(recurrent_highway_3_sequence_forward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 2, nH, CELLGEN_SLOT_VECTORS(2)));
     CELLGEN_PLACE(memory->forward_q_1, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_t_1, real, 1, nB * nH);
@@ -1443,6 +1443,7 @@ int CELLGEN_NAME(recurrent_highway_3_sequence_forward)(int64_t nT, int64_t nB, i
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -1482,7 +1483,7 @@ typedef struct {
     int64_t nB;
     int64_t nI;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -1506,17 +1507,17 @@ typedef struct {
     real *reverse_4_panel_2; /* packed weights */
     real *deferred_10_panel_1; /* packed weights */
     real *deferred_10_panel_2; /* packed weights */
+    real *reverse_d_h_in; /* of one step */
     real *reverse_s_1; /* of one step */
-    real *d_t_3_pre_time; /* kept at every step */
-    real *d_q_3_pre_time; /* kept at every step */
-    real *reverse_d_s_2_direct; /* of one step */
+    real *d_t_3_pre_time; /* kept for a chunk of steps */
+    real *d_q_3_pre_time; /* kept for a chunk of steps */
     real *reverse_d_s_2; /* of one step */
-    real *d_t_2_pre_time; /* kept at every step */
-    real *d_q_2_pre_time; /* kept at every step */
+    real *d_t_2_pre_time; /* kept for a chunk of steps */
+    real *d_q_2_pre_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
     real *reverse_d_s_1; /* of one step */
-    real *d_t_1_pre_time; /* kept at every step */
-    real *d_q_1_pre_time; /* kept at every step */
+    real *d_t_1_pre_time; /* kept for a chunk of steps */
+    real *d_q_1_pre_time; /* kept for a chunk of steps */
     real *reverse_3_whole; /* products of one step */
     real *reverse_4_whole; /* products of one step */
     real *deferred_s_1; /* of a chunk */
@@ -1556,10 +1557,10 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1)(
     const real *t_2_rows = memory->args->t_2 + step * nB * nH;
     const real *q_3_rows = memory->args->q_3 + step * nB * nH;
     const real *t_3_rows = memory->args->t_3 + step * nB * nH;
+    real *d_h_in_rows = memory->reverse_d_h_in;
     real *s_1_rows = memory->reverse_s_1;
-    real *d_t_3_pre_rows = memory->d_t_3_pre_time + step * nB * nH;
-    real *d_q_3_pre_rows = memory->d_q_3_pre_time + step * nB * nH;
-    real *d_s_2_direct_rows = memory->reverse_d_s_2_direct;
+    real *d_t_3_pre_rows = memory->d_t_3_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_q_3_pre_rows = memory->d_q_3_pre_time + step % memory->chunk_steps * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
@@ -1569,8 +1570,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1)(
      * d_t_3 = d_h_in * (q_3 - s_2)
      * d_t_3_pre = d_t_3 * (1 - t_3) * t_3
      * d_q_3 = d_h_in * t_3
-     * d_q_3_pre = d_q_3 * (1 - q_3**2)
-     * d_s_2_direct = d_h_in * (1 - t_3) */
+     * d_q_3_pre = d_q_3 * (1 - q_3**2) */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_h_row = d_h_rows + row * d_h_stride + first;
         const real *d_h_next_row = d_h_next_rows + row * d_h_next_stride + first;
@@ -1581,10 +1581,10 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1)(
         const real *t_2_row = t_2_rows + row * nH + first;
         const real *q_3_row = q_3_rows + row * nH + first;
         const real *t_3_row = t_3_rows + row * nH + first;
+        real *d_h_in_row = d_h_in_rows + row * nH + first;
         real *s_1_row = s_1_rows + row * nH + first;
         real *d_t_3_pre_row = d_t_3_pre_rows + row * nH + first;
         real *d_q_3_pre_row = d_q_3_pre_rows + row * nH + first;
-        real *d_s_2_direct_row = d_s_2_direct_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_h = d_h_row[unit];
@@ -1597,6 +1597,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1)(
             const real q_3 = q_3_row[unit];
             const real t_3 = t_3_row[unit];
             const real d_h_in = d_h + d_h_next;
+            d_h_in_row[unit] = d_h_in;
             const real s_1 = h_prev * (1 - t_1) + q_1 * t_1;
             s_1_row[unit] = s_1;
             const real s_2 = s_1 * (1 - t_2) + q_2 * t_2;
@@ -1604,7 +1605,6 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1)(
             d_t_3_pre_row[unit] = d_t_3 * (1 - t_3) * t_3;
             const real d_q_3 = d_h_in * t_3;
             d_q_3_pre_row[unit] = d_q_3 * (1 - q_3 * q_3);
-            d_s_2_direct_row[unit] = d_h_in * (1 - t_3);
         }
     }
 }
@@ -1618,15 +1618,16 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_t_3_pre_rows = memory->d_t_3_pre_time + step * nB * nH;
-    const real *d_q_3_pre_rows = memory->d_q_3_pre_time + step * nB * nH;
-    const real *d_s_2_direct_rows = memory->reverse_d_s_2_direct;
+    const real *d_t_3_pre_rows = memory->d_t_3_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_q_3_pre_rows = memory->d_q_3_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_in_rows = memory->reverse_d_h_in;
     const real *s_1_rows = memory->reverse_s_1;
     const real *q_2_rows = memory->args->q_2 + step * nB * nH;
     const real *t_2_rows = memory->args->t_2 + step * nB * nH;
+    const real *t_3_rows = memory->args->t_3 + step * nB * nH;
     real *d_s_2_rows = memory->reverse_d_s_2;
-    real *d_t_2_pre_rows = memory->d_t_2_pre_time + step * nB * nH;
-    real *d_q_2_pre_rows = memory->d_q_2_pre_time + step * nB * nH;
+    real *d_t_2_pre_rows = memory->d_t_2_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_q_2_pre_rows = memory->d_q_2_pre_time + step % memory->chunk_steps * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1673,28 +1674,30 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
                 cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
-                /* d_s_2 = d_s_2_1_d_q_3_pre + d_s_2_direct
+                /* d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre
                  * d_t_2 = d_s_2 * (q_2 - s_1)
                  * d_t_2_pre = d_t_2 * (1 - t_2) * t_2
                  * d_q_2 = d_s_2 * t_2
                  * d_q_2_pre = d_q_2 * (1 - q_2**2) */
                 for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
                     const real *d_s_2_1_d_q_3_pre_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *d_s_2_direct_row = d_s_2_direct_rows + row * nH + first;
                     const real *s_1_row = s_1_rows + row * nH + first;
                     const real *q_2_row = q_2_rows + row * nH + first;
                     const real *t_2_row = t_2_rows + row * nH + first;
+                    const real *t_3_row = t_3_rows + row * nH + first;
                     real *d_s_2_row = d_s_2_rows + row * nH + first;
                     real *d_t_2_pre_row = d_t_2_pre_rows + row * nH + first;
                     real *d_q_2_pre_row = d_q_2_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
                         const real d_s_2_1_d_q_3_pre = d_s_2_1_d_q_3_pre_row[unit];
-                        const real d_s_2_direct = d_s_2_direct_row[unit];
                         const real s_1 = s_1_row[unit];
                         const real q_2 = q_2_row[unit];
                         const real t_2 = t_2_row[unit];
-                        const real d_s_2 = d_s_2_1_d_q_3_pre + d_s_2_direct;
+                        const real t_3 = t_3_row[unit];
+                        const real d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre;
                         d_s_2_row[unit] = d_s_2;
                         const real d_t_2 = d_s_2 * (q_2 - s_1);
                         d_t_2_pre_row[unit] = d_t_2 * (1 - t_2) * t_2;
@@ -1704,22 +1707,24 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
                 }
 } else {
                 for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
                     const real *d_s_2_1_d_q_3_pre_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *d_s_2_direct_row = d_s_2_direct_rows + row * nH + first;
                     const real *s_1_row = s_1_rows + row * nH + first;
                     const real *q_2_row = q_2_rows + row * nH + first;
                     const real *t_2_row = t_2_rows + row * nH + first;
+                    const real *t_3_row = t_3_rows + row * nH + first;
                     real *d_s_2_row = d_s_2_rows + row * nH + first;
                     real *d_t_2_pre_row = d_t_2_pre_rows + row * nH + first;
                     real *d_q_2_pre_row = d_q_2_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_h_in = d_h_in_row[unit];
                         const real d_s_2_1_d_q_3_pre = d_s_2_1_d_q_3_pre_row[unit];
-                        const real d_s_2_direct = d_s_2_direct_row[unit];
                         const real s_1 = s_1_row[unit];
                         const real q_2 = q_2_row[unit];
                         const real t_2 = t_2_row[unit];
-                        const real d_s_2 = d_s_2_1_d_q_3_pre + d_s_2_direct;
+                        const real t_3 = t_3_row[unit];
+                        const real d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre;
                         d_s_2_row[unit] = d_s_2;
                         const real d_t_2 = d_s_2 * (q_2 - s_1);
                         d_t_2_pre_row[unit] = d_t_2 * (1 - t_2) * t_2;
@@ -1741,8 +1746,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_t_2_pre_rows = memory->d_t_2_pre_time + step * nB * nH;
-    const real *d_q_2_pre_rows = memory->d_q_2_pre_time + step * nB * nH;
+    const real *d_t_2_pre_rows = memory->d_t_2_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_q_2_pre_rows = memory->d_q_2_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_s_2_rows = memory->reverse_d_s_2;
     const real *h_prev_rows = memory->guarded ? memory->now_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
@@ -1751,8 +1756,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)(
     const real *t_1_rows = memory->args->t_1 + step * nB * nH;
     const real *t_2_rows = memory->args->t_2 + step * nB * nH;
     real *d_s_1_rows = memory->reverse_d_s_1;
-    real *d_t_1_pre_rows = memory->d_t_1_pre_time + step * nB * nH;
-    real *d_q_1_pre_rows = memory->d_q_1_pre_time + step * nB * nH;
+    real *d_t_1_pre_rows = memory->d_t_1_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_q_1_pre_rows = memory->d_q_1_pre_time + step % memory->chunk_steps * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
@@ -1871,8 +1876,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_t_1_pre_rows = memory->d_t_1_pre_time + step * nB * nH;
-    const real *d_q_1_pre_rows = memory->d_q_1_pre_time + step * nB * nH;
+    const real *d_t_1_pre_rows = memory->d_t_1_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_q_1_pre_rows = memory->d_q_1_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_s_1_rows = memory->reverse_d_s_1;
     const real *t_1_rows = memory->args->t_1 + step * nB * nH;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
@@ -1964,12 +1969,12 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_t_3_pre_rows = memory->d_t_3_pre_time + step * nB * nH;
-    const real *d_q_3_pre_rows = memory->d_q_3_pre_time + step * nB * nH;
-    const real *d_t_2_pre_rows = memory->d_t_2_pre_time + step * nB * nH;
-    const real *d_q_2_pre_rows = memory->d_q_2_pre_time + step * nB * nH;
-    const real *d_t_1_pre_rows = memory->d_t_1_pre_time + step * nB * nH;
-    const real *d_q_1_pre_rows = memory->d_q_1_pre_time + step * nB * nH;
+    const real *d_t_3_pre_rows = memory->d_t_3_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_q_3_pre_rows = memory->d_q_3_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_t_2_pre_rows = memory->d_t_2_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_q_2_pre_rows = memory->d_q_2_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_t_1_pre_rows = memory->d_t_1_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_q_1_pre_rows = memory->d_q_1_pre_time + step % memory->chunk_steps * nB * nH;
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
@@ -2002,7 +2007,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_1)(
     real *d_b_h_3_row = d_b_h_3_rows + first;
     real *d_b_h_2_row = d_b_h_2_rows + first;
     real *d_b_h_1_row = d_b_h_1_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_t_3_pre_row = d_t_3_pre_rows + row * nH + first;
         const real *d_q_3_pre_row = d_q_3_pre_rows + row * nH + first;
         const real *d_t_2_pre_row = d_t_2_pre_rows + row * nH + first;
@@ -2052,13 +2057,13 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_2)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *s_2_rows = memory->deferred_s_2;
-    const real *d_t_3_pre_rows = memory->d_t_3_pre_time + step * nB * nH;
+    const real *d_t_3_pre_rows = memory->d_t_3_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_r_t_3_rows = memory->args->d_r_t_3;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_t_3 += s_2.T @ d_t_3_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, s_2_rows + first, nH, d_t_3_pre_rows, nH, d_r_t_3_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, s_2_rows + first, nH, d_t_3_pre_rows, nH, d_r_t_3_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_3)(
@@ -2071,13 +2076,13 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_3)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *s_1_rows = memory->deferred_s_1;
-    const real *d_t_2_pre_rows = memory->d_t_2_pre_time + step * nB * nH;
+    const real *d_t_2_pre_rows = memory->d_t_2_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_r_t_2_rows = memory->args->d_r_t_2;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_t_2 += s_1.T @ d_t_2_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, s_1_rows + first, nH, d_t_2_pre_rows, nH, d_r_t_2_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, s_1_rows + first, nH, d_t_2_pre_rows, nH, d_r_t_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_4)(
@@ -2092,13 +2097,13 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_4)(
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_t_1_pre_rows = memory->d_t_1_pre_time + step * nB * nH;
+    const real *d_t_1_pre_rows = memory->d_t_1_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_r_t_1_rows = memory->args->d_r_t_1;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_t_1 += h_prev.T @ d_t_1_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_t_1_pre_rows, nH, d_r_t_1_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_t_1_pre_rows, nH, d_r_t_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_5)(
@@ -2112,13 +2117,13 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_5)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_t_1_pre_rows = memory->d_t_1_pre_time + step * nB * nH;
+    const real *d_t_1_pre_rows = memory->d_t_1_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_w_t_rows = memory->args->d_w_t;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_t += x.T @ d_t_1_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_t_1_pre_rows, nH, d_w_t_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_t_1_pre_rows, nH, d_w_t_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_6)(
@@ -2131,13 +2136,13 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_6)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *s_2_rows = memory->deferred_s_2;
-    const real *d_q_3_pre_rows = memory->d_q_3_pre_time + step * nB * nH;
+    const real *d_q_3_pre_rows = memory->d_q_3_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_r_h_3_rows = memory->args->d_r_h_3;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_h_3 += s_2.T @ d_q_3_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, s_2_rows + first, nH, d_q_3_pre_rows, nH, d_r_h_3_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, s_2_rows + first, nH, d_q_3_pre_rows, nH, d_r_h_3_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_7)(
@@ -2150,13 +2155,13 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_7)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *s_1_rows = memory->deferred_s_1;
-    const real *d_q_2_pre_rows = memory->d_q_2_pre_time + step * nB * nH;
+    const real *d_q_2_pre_rows = memory->d_q_2_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_r_h_2_rows = memory->args->d_r_h_2;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_h_2 += s_1.T @ d_q_2_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, s_1_rows + first, nH, d_q_2_pre_rows, nH, d_r_h_2_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, s_1_rows + first, nH, d_q_2_pre_rows, nH, d_r_h_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_8)(
@@ -2171,13 +2176,13 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_8)(
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_q_1_pre_rows = memory->d_q_1_pre_time + step * nB * nH;
+    const real *d_q_1_pre_rows = memory->d_q_1_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_r_h_1_rows = memory->args->d_r_h_1;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_h_1 += h_prev.T @ d_q_1_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_q_1_pre_rows, nH, d_r_h_1_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_q_1_pre_rows, nH, d_r_h_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_9)(
@@ -2191,13 +2196,13 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_9)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_q_1_pre_rows = memory->d_q_1_pre_time + step * nB * nH;
+    const real *d_q_1_pre_rows = memory->d_q_1_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_w_h_rows = memory->args->d_w_h;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_h += x.T @ d_q_1_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_q_1_pre_rows, nH, d_w_h_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_q_1_pre_rows, nH, d_w_h_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(
@@ -2209,8 +2214,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_t_1_pre_rows = memory->d_t_1_pre_time + step * nB * nH;
-    const real *d_q_1_pre_rows = memory->d_q_1_pre_time + step * nB * nH;
+    const real *d_t_1_pre_rows = memory->d_t_1_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_q_1_pre_rows = memory->d_q_1_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
     const int64_t d_x_stride = memory->across_d_x.row;
 
@@ -2319,12 +2324,12 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_t_3_pre_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_q_3_pre_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_t_2_pre_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_q_2_pre_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_t_1_pre_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_q_1_pre_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_t_3_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_q_3_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_t_2_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_q_2_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_t_1_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_q_1_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
 
@@ -2349,6 +2354,44 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deliver)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred)(
+    const CELLGEN_NAME(recurrent_highway_3_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(recurrent_highway_3_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    if (memory->unpacked)
+        CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(recurrent_highway_3_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_task)(int thread, int threads, void *context)
@@ -2440,51 +2483,16 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_task)(int thread,
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(recurrent_highway_3_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->unpacked)
-            CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(recurrent_highway_3_sequence_backward_deliver)(memory, step, begin, end);
-        }
     }
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -2516,22 +2524,22 @@ static int64_t CELLGEN_NAME(recurrent_highway_3_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(recurrent_highway_3_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_s_1, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_t_3_pre_time, real, !consume, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_q_3_pre_time, real, !consume, nT * nB * nH);
-    CELLGEN_PLACE(memory->reverse_d_s_2_direct, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->d_t_3_pre_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_q_3_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_d_s_2, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_t_2_pre_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_q_2_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_t_2_pre_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_q_2_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->reverse_d_s_1, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->d_t_1_pre_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_q_1_pre_time, real, 1, nT * nB * nH);
+    CELLGEN_PLACE(memory->d_t_1_pre_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_q_1_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->reverse_4_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_s_1, real, 1, chunk_rows * nH);
@@ -2679,6 +2687,7 @@ int CELLGEN_NAME(recurrent_highway_3_sequence_backward)(int64_t nT, int64_t nB, 
     here.nI = nI;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -2707,8 +2716,6 @@ int CELLGEN_NAME(recurrent_highway_3_sequence_backward)(int64_t nT, int64_t nB, 
     here.gather = here.counts || !even;
     here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
-    if (options && options->consume) here.d_t_3_pre_time = (real *)(uintptr_t)args->q_3;
-    if (options && options->consume) here.d_q_3_pre_time = (real *)(uintptr_t)args->t_3;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
     here.unpacked = plan.unpacked && !here.packed;

@@ -1425,8 +1425,7 @@ typedef struct {
  * d_t_3 = d_h_in * (q_3 - s_2)
  * d_t_3_pre = d_t_3 * (1 - t_3) * t_3
  * d_q_3 = d_h_in * t_3
- * d_q_3_pre = d_q_3 * (1 - q_3**2)
- * d_s_2_direct = d_h_in * (1 - t_3) */
+ * d_q_3_pre = d_q_3 * (1 - q_3**2) */
 __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_1)(
     int64_t rows,
     int64_t units,
@@ -1439,10 +1438,10 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_1)(
     cellgen_rows<const store> t_2_rows,
     cellgen_rows<const store> q_3_rows,
     cellgen_rows<const store> t_3_rows,
+    cellgen_rows<real> d_h_in_rows,
     cellgen_rows<real> s_1_rows,
     cellgen_rows<store> d_t_3_pre_rows,
-    cellgen_rows<store> d_q_3_pre_rows,
-    cellgen_rows<real> d_s_2_direct_rows)
+    cellgen_rows<store> d_q_3_pre_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -1456,6 +1455,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_1)(
     const real q_3 = cg_load(q_3_rows, row, unit);
     const real t_3 = cg_load(t_3_rows, row, unit);
     const real d_h_in = d_h + d_h_next;
+    cg_store(d_h_in_rows, row, unit, d_h_in);
     const real s_1 = h_prev * (1 - t_1) + q_1 * t_1;
     cg_store(s_1_rows, row, unit, s_1);
     const real s_2 = s_1 * (1 - t_2) + q_2 * t_2;
@@ -1465,11 +1465,9 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_1)(
     const real d_q_3 = d_h_in * t_3;
     const real d_q_3_pre = d_q_3 * (1 - q_3 * q_3);
     cg_store(d_q_3_pre_rows, row, unit, d_q_3_pre);
-    const real d_s_2_direct = d_h_in * (1 - t_3);
-    cg_store(d_s_2_direct_rows, row, unit, d_s_2_direct);
 }
 
-/* d_s_2 = d_s_2_1_d_q_3_pre + d_s_2_direct
+/* d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre
  * d_t_2 = d_s_2 * (q_2 - s_1)
  * d_t_2_pre = d_t_2 * (1 - t_2) * t_2
  * d_q_2 = d_s_2 * t_2
@@ -1477,23 +1475,25 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_1)(
 __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_2)(
     int64_t rows,
     int64_t units,
+    cellgen_rows<const real> d_h_in_rows,
     cellgen_rows<const real> d_s_2_1_d_q_3_pre_rows,
-    cellgen_rows<const real> d_s_2_direct_rows,
     cellgen_rows<const real> s_1_rows,
     cellgen_rows<const store> q_2_rows,
     cellgen_rows<const store> t_2_rows,
+    cellgen_rows<const store> t_3_rows,
     cellgen_rows<real> d_s_2_rows,
     cellgen_rows<store> d_t_2_pre_rows,
     cellgen_rows<store> d_q_2_pre_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
+    const real d_h_in = cg_load(d_h_in_rows, row, unit);
     const real d_s_2_1_d_q_3_pre = cg_load(d_s_2_1_d_q_3_pre_rows, row, unit);
-    const real d_s_2_direct = cg_load(d_s_2_direct_rows, row, unit);
     const real s_1 = cg_load(s_1_rows, row, unit);
     const real q_2 = cg_load(q_2_rows, row, unit);
     const real t_2 = cg_load(t_2_rows, row, unit);
-    const real d_s_2 = d_s_2_1_d_q_3_pre + d_s_2_direct;
+    const real t_3 = cg_load(t_3_rows, row, unit);
+    const real d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre;
     cg_store(d_s_2_rows, row, unit, d_s_2);
     const real d_t_2 = d_s_2 * (q_2 - s_1);
     const real d_t_2_pre = d_t_2 * (1 - t_2) * t_2;
@@ -1649,8 +1649,8 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
     CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backward_args) call,
     store *adjoints,
     real *d_h_prev_pair,
+    real *reverse_d_h_in,
     real *reverse_s_1,
-    real *reverse_d_s_2_direct,
     real *reverse_2_sums,
     store *reverse_2_weights_1,
     real *reverse_d_s_2,
@@ -1685,8 +1685,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
              * d_t_3 = d_h_in * (q_3 - s_2)
              * d_t_3_pre = d_t_3 * (1 - t_3) * t_3
              * d_q_3 = d_h_in * t_3
-             * d_q_3_pre = d_q_3 * (1 - q_3**2)
-             * d_s_2_direct = d_h_in * (1 - t_3) */
+             * d_q_3_pre = d_q_3 * (1 - q_3**2) */
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
@@ -1696,10 +1695,10 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
             const cellgen_rows<const store> t_2_rows = cg_in(args->t_2 + step * nB * nH, nH);
             const cellgen_rows<const store> q_3_rows = cg_in(args->q_3 + step * nB * nH, nH);
             const cellgen_rows<const store> t_3_rows = cg_in(args->t_3 + step * nB * nH, nH);
+            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
             const cellgen_rows<real> s_1_rows = cg_rows(reverse_s_1, nH);
             const cellgen_rows<store> d_t_3_pre_rows = cg_rows(adjoints + step * nB * (6 * nH), (6 * nH));
             const cellgen_rows<store> d_q_3_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH));
-            const cellgen_rows<real> d_s_2_direct_rows = cg_rows(reverse_d_s_2_direct, nH);
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
@@ -1710,6 +1709,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
             const real q_3 = cg_load(q_3_rows, row, unit);
             const real t_3 = cg_load(t_3_rows, row, unit);
             const real d_h_in = d_h + d_h_next;
+            cg_store(d_h_in_rows, row, unit, d_h_in);
             const real s_1 = h_prev * (1 - t_1) + q_1 * t_1;
             cg_store(s_1_rows, row, unit, s_1);
             const real s_2 = s_1 * (1 - t_2) + q_2 * t_2;
@@ -1719,33 +1719,33 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
             const real d_q_3 = d_h_in * t_3;
             const real d_q_3_pre = d_q_3 * (1 - q_3 * q_3);
             cg_store(d_q_3_pre_rows, row, unit, d_q_3_pre);
-            const real d_s_2_direct = d_h_in * (1 - t_3);
-            cg_store(d_s_2_direct_rows, row, unit, d_s_2_direct);
 }
         __syncthreads();
         /* d_t_3_pre @ [r_t_3.T]; d_q_3_pre @ [r_h_3.T] */
         way::template product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
-            /* d_s_2 = d_s_2_1_d_q_3_pre + d_s_2_direct
+            /* d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre
              * d_t_2 = d_s_2 * (q_2 - s_1)
              * d_t_2_pre = d_t_2 * (1 - t_2) * t_2
              * d_q_2 = d_s_2 * t_2
              * d_q_2_pre = d_q_2 * (1 - q_2**2) */
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
             const cellgen_rows<const real> d_s_2_1_d_q_3_pre_rows = cg_in(reverse_2_sums, nH);
-            const cellgen_rows<const real> d_s_2_direct_rows = cg_in(reverse_d_s_2_direct, nH);
             const cellgen_rows<const real> s_1_rows = cg_in(reverse_s_1, nH);
             const cellgen_rows<const store> q_2_rows = cg_in(args->q_2 + step * nB * nH, nH);
             const cellgen_rows<const store> t_2_rows = cg_in(args->t_2 + step * nB * nH, nH);
+            const cellgen_rows<const store> t_3_rows = cg_in(args->t_3 + step * nB * nH, nH);
             const cellgen_rows<real> d_s_2_rows = cg_rows(reverse_d_s_2, nH);
             const cellgen_rows<store> d_t_2_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH));
             const cellgen_rows<store> d_q_2_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH));
+            const real d_h_in = cg_load(d_h_in_rows, row, unit);
             const real d_s_2_1_d_q_3_pre = cg_load(d_s_2_1_d_q_3_pre_rows, row, unit);
-            const real d_s_2_direct = cg_load(d_s_2_direct_rows, row, unit);
             const real s_1 = cg_load(s_1_rows, row, unit);
             const real q_2 = cg_load(q_2_rows, row, unit);
             const real t_2 = cg_load(t_2_rows, row, unit);
-            const real d_s_2 = d_s_2_1_d_q_3_pre + d_s_2_direct;
+            const real t_3 = cg_load(t_3_rows, row, unit);
+            const real d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre;
             cg_store(d_s_2_rows, row, unit, d_s_2);
             const real d_t_2 = d_s_2 * (q_2 - s_1);
             const real d_t_2_pre = d_t_2 * (1 - t_2) * t_2;
@@ -1931,9 +1931,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
     memory += CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
-    real *const reverse_s_1 = (real *)(void *)memory;
+    real *const reverse_d_h_in = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_d_s_2_direct = (real *)(void *)memory;
+    real *const reverse_s_1 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_2_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
@@ -2010,9 +2010,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH + (2 * nH) * 1 * nH + (2 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, 2 * nH) + cellgen_by_fragment::held(1, nH, 2 * nH) + cellgen_by_fragment::held(1, nH, 2 * nH), 7, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_s_1, reverse_d_s_2_direct, reverse_2_sums, reverse_2_weights_1, reverse_d_s_2, reverse_3_sums, reverse_3_weights_1, reverse_d_s_1, reverse_4_sums, reverse_4_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_s_1, reverse_2_sums, reverse_2_weights_1, reverse_d_s_2, reverse_3_sums, reverse_3_weights_1, reverse_d_s_1, reverse_4_sums, reverse_4_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_s_1, reverse_d_s_2_direct, reverse_2_sums, reverse_2_weights_1, reverse_d_s_2, reverse_3_sums, reverse_3_weights_1, reverse_d_s_1, reverse_4_sums, reverse_4_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_s_1, reverse_2_sums, reverse_2_weights_1, reverse_d_s_2, reverse_3_sums, reverse_3_weights_1, reverse_d_s_1, reverse_4_sums, reverse_4_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_1), nB, nH,
@@ -2025,18 +2025,19 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
                 cg_in(args->t_2 + step * nB * nH, nH),
                 cg_in(args->q_3 + step * nB * nH, nH),
                 cg_in(args->t_3 + step * nB * nH, nH),
+                cg_rows(reverse_d_h_in, nH),
                 cg_rows(reverse_s_1, nH),
                 cg_rows(adjoints + step * nB * (6 * nH), (6 * nH)),
-                cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH)),
-                cg_rows(reverse_d_s_2_direct, nH));
+                cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH)));
             /* d_t_3_pre @ [r_t_3.T]; d_q_3_pre @ [r_h_3.T] */
             cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (6 * nH), (6 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_2), nB, nH,
+                cg_in(reverse_d_h_in, nH),
                 cg_in(reverse_2_sums, nH),
-                cg_in(reverse_d_s_2_direct, nH),
                 cg_in(reverse_s_1, nH),
                 cg_in(args->q_2 + step * nB * nH, nH),
                 cg_in(args->t_2 + step * nB * nH, nH),
+                cg_in(args->t_3 + step * nB * nH, nH),
                 cg_rows(reverse_d_s_2, nH),
                 cg_rows(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)),
                 cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH)));

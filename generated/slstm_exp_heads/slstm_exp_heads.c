@@ -512,7 +512,7 @@ typedef struct {
     int64_t nI;
     int64_t nK;
     int64_t nD;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -1009,11 +1009,11 @@ static int64_t CELLGEN_NAME(slstm_exp_heads_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(slstm_exp_heads_sequence_forward_place_packed)(memory, nT, nB, nI, nK, nD, address);
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * nK * cg_panels_size(1, 4, nD, CELLGEN_SLOT_VECTORS(4)));
     CELLGEN_PLACE(memory->forward_z, real, 1, nB * (nD * nK));
     CELLGEN_PLACE(memory->forward_i_bar, real, 1, nB * (nD * nK));
@@ -1179,6 +1179,7 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_forward)(int64_t nT, int64_t nB, int64
     here.nK = nK;
     here.nD = nD;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -1228,7 +1229,7 @@ typedef struct {
     int64_t nI;
     int64_t nK;
     int64_t nD;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -1258,10 +1259,10 @@ typedef struct {
     real *deferred_10_panel_2; /* packed weights */
     real *deferred_10_panel_3; /* packed weights */
     real *deferred_10_panel_4; /* packed weights */
-    real *d_m_prev_step_time; /* kept at every step */
-    real *d_o_pre_time; /* kept at every step */
-    real *d_i_bar_time; /* kept at every step */
-    real *d_z_pre_time; /* kept at every step */
+    real *d_m_prev_step_time; /* kept for a chunk of steps */
+    real *d_o_pre_time; /* kept for a chunk of steps */
+    real *d_i_bar_time; /* kept for a chunk of steps */
+    real *d_z_pre_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
     real *deferred_10_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
@@ -1325,10 +1326,10 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_1)(
     const int64_t c_stride = memory->series_c.row;
     const real *n_rows = memory->series_n.rows + step * memory->series_n.step;
     const int64_t n_stride = memory->series_n.row;
-    real *d_m_prev_step_rows = memory->d_m_prev_step_time + step * nB * (nD * nK);
-    real *d_o_pre_rows = memory->d_o_pre_time + step * nB * (nD * nK);
-    real *d_i_bar_rows = memory->d_i_bar_time + step * nB * (nD * nK);
-    real *d_z_pre_rows = memory->d_z_pre_time + step * nB * (nD * nK);
+    real *d_m_prev_step_rows = memory->d_m_prev_step_time + step % memory->chunk_steps * nB * (nD * nK);
+    real *d_o_pre_rows = memory->d_o_pre_time + step % memory->chunk_steps * nB * (nD * nK);
+    real *d_i_bar_rows = memory->d_i_bar_time + step % memory->chunk_steps * nB * (nD * nK);
+    real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_n_prev_rows = step == 0 ? memory->args->d_n_prev : memory->d_n_prev_pair + step % 2 * nB * (nD * nK);
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * (nD * nK);
     real *d_m_prev_rows = step == 0 ? memory->args->d_m_prev : memory->d_m_prev_pair + step % 2 * nB * (nD * nK);
@@ -1438,10 +1439,10 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
     const int64_t nK = memory->nK;
     const int64_t nD = memory->nD;
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD, (void)step, (void)row_begin, (void)row_end;
-    const real *d_o_pre_rows = memory->d_o_pre_time + step * nB * (nD * nK);
-    const real *d_m_prev_step_rows = memory->d_m_prev_step_time + step * nB * (nD * nK);
-    const real *d_i_bar_rows = memory->d_i_bar_time + step * nB * (nD * nK);
-    const real *d_z_pre_rows = memory->d_z_pre_time + step * nB * (nD * nK);
+    const real *d_o_pre_rows = memory->d_o_pre_time + step % memory->chunk_steps * nB * (nD * nK);
+    const real *d_m_prev_step_rows = memory->d_m_prev_step_time + step % memory->chunk_steps * nB * (nD * nK);
+    const real *d_i_bar_rows = memory->d_i_bar_time + step % memory->chunk_steps * nB * (nD * nK);
+    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * (nD * nK);
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
@@ -1535,10 +1536,10 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_1)(
     const int64_t nK = memory->nK;
     const int64_t nD = memory->nD;
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD, (void)step, (void)row_begin, (void)row_end;
-    const real *d_m_prev_step_rows = memory->d_m_prev_step_time + step * nB * (nD * nK);
-    const real *d_o_pre_rows = memory->d_o_pre_time + step * nB * (nD * nK);
-    const real *d_i_bar_rows = memory->d_i_bar_time + step * nB * (nD * nK);
-    const real *d_z_pre_rows = memory->d_z_pre_time + step * nB * (nD * nK);
+    const real *d_m_prev_step_rows = memory->d_m_prev_step_time + step % memory->chunk_steps * nB * (nD * nK);
+    const real *d_o_pre_rows = memory->d_o_pre_time + step % memory->chunk_steps * nB * (nD * nK);
+    const real *d_i_bar_rows = memory->d_i_bar_time + step % memory->chunk_steps * nB * (nD * nK);
+    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_b_o_rows = memory->args->d_b_o;
     real *d_b_f_rows = memory->args->d_b_f;
     real *d_b_i_rows = memory->args->d_b_i;
@@ -1554,7 +1555,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_1)(
     real *d_b_f_row = d_b_f_rows + first;
     real *d_b_i_row = d_b_i_rows + first;
     real *d_b_z_row = d_b_z_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_m_prev_step_row = d_m_prev_step_rows + row * (nD * nK) + first;
         const real *d_o_pre_row = d_o_pre_rows + row * (nD * nK) + first;
         const real *d_i_bar_row = d_i_bar_rows + row * (nD * nK) + first;
@@ -1586,13 +1587,13 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_2)(
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? (nD * nK) : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_o_pre_rows = memory->d_o_pre_time + step * nB * (nD * nK);
+    const real *d_o_pre_rows = memory->d_o_pre_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_r_o_rows = memory->args->d_r_o;
 
     const int64_t first = cellgen_share(nD, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_o += h_prev.T @ d_o_pre */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_o_pre_rows + head * nD, (nD * nK), d_r_o_rows + head * nD * nD + first * nD, nD, step > 0);
+    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_o_pre_rows + head * nD, (nD * nK), d_r_o_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_3)(
@@ -1607,13 +1608,13 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_3)(
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_o_pre_rows = memory->d_o_pre_time + step * nB * (nD * nK);
+    const real *d_o_pre_rows = memory->d_o_pre_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_w_o_rows = memory->args->d_w_o;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_o += x.T @ d_o_pre */
-    cg_gemm_tn(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, (nD * nK), d_w_o_rows + first * (nD * nK), nD * nK, step > 0);
+    cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, (nD * nK), d_w_o_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(
@@ -1629,13 +1630,13 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? (nD * nK) : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_m_prev_step_rows = memory->d_m_prev_step_time + step * nB * (nD * nK);
+    const real *d_m_prev_step_rows = memory->d_m_prev_step_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_r_f_rows = memory->args->d_r_f;
 
     const int64_t first = cellgen_share(nD, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_f += h_prev.T @ d_m_prev_step */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_m_prev_step_rows + head * nD, (nD * nK), d_r_f_rows + head * nD * nD + first * nD, nD, step > 0);
+    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_m_prev_step_rows + head * nD, (nD * nK), d_r_f_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_5)(
@@ -1650,13 +1651,13 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_5)(
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_m_prev_step_rows = memory->d_m_prev_step_time + step * nB * (nD * nK);
+    const real *d_m_prev_step_rows = memory->d_m_prev_step_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_w_f_rows = memory->args->d_w_f;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += x.T @ d_m_prev_step */
-    cg_gemm_tn(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_m_prev_step_rows, (nD * nK), d_w_f_rows + first * (nD * nK), nD * nK, step > 0);
+    cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_m_prev_step_rows, (nD * nK), d_w_f_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_6)(
@@ -1672,13 +1673,13 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_6)(
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? (nD * nK) : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_i_bar_rows = memory->d_i_bar_time + step * nB * (nD * nK);
+    const real *d_i_bar_rows = memory->d_i_bar_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_r_i_rows = memory->args->d_r_i;
 
     const int64_t first = cellgen_share(nD, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_i += h_prev.T @ d_i_bar */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_i_bar_rows + head * nD, (nD * nK), d_r_i_rows + head * nD * nD + first * nD, nD, step > 0);
+    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_i_bar_rows + head * nD, (nD * nK), d_r_i_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_7)(
@@ -1693,13 +1694,13 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_7)(
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_i_bar_rows = memory->d_i_bar_time + step * nB * (nD * nK);
+    const real *d_i_bar_rows = memory->d_i_bar_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_w_i_rows = memory->args->d_w_i;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_i += x.T @ d_i_bar */
-    cg_gemm_tn(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_i_bar_rows, (nD * nK), d_w_i_rows + first * (nD * nK), nD * nK, step > 0);
+    cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_i_bar_rows, (nD * nK), d_w_i_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_8)(
@@ -1715,13 +1716,13 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_8)(
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? (nD * nK) : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_z_pre_rows = memory->d_z_pre_time + step * nB * (nD * nK);
+    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_r_z_rows = memory->args->d_r_z;
 
     const int64_t first = cellgen_share(nD, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_z += h_prev.T @ d_z_pre */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_z_pre_rows + head * nD, (nD * nK), d_r_z_rows + head * nD * nD + first * nD, nD, step > 0);
+    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_z_pre_rows + head * nD, (nD * nK), d_r_z_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_9)(
@@ -1736,13 +1737,13 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_9)(
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_z_pre_rows = memory->d_z_pre_time + step * nB * (nD * nK);
+    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_w_z_rows = memory->args->d_w_z;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_z += x.T @ d_z_pre */
-    cg_gemm_tn(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, (nD * nK), d_w_z_rows + first * (nD * nK), nD * nK, step > 0);
+    cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, (nD * nK), d_w_z_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
@@ -1755,10 +1756,10 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
     const int64_t nK = memory->nK;
     const int64_t nD = memory->nD;
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD, (void)step, (void)row_begin, (void)row_end;
-    const real *d_o_pre_rows = memory->d_o_pre_time + step * nB * (nD * nK);
-    const real *d_m_prev_step_rows = memory->d_m_prev_step_time + step * nB * (nD * nK);
-    const real *d_i_bar_rows = memory->d_i_bar_time + step * nB * (nD * nK);
-    const real *d_z_pre_rows = memory->d_z_pre_time + step * nB * (nD * nK);
+    const real *d_o_pre_rows = memory->d_o_pre_time + step % memory->chunk_steps * nB * (nD * nK);
+    const real *d_m_prev_step_rows = memory->d_m_prev_step_time + step % memory->chunk_steps * nB * (nD * nK);
+    const real *d_i_bar_rows = memory->d_i_bar_time + step % memory->chunk_steps * nB * (nD * nK);
+    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_x_rows = memory->across_d_x.rows + step * memory->across_d_x.step;
     const int64_t d_x_stride = memory->across_d_x.row;
 
@@ -1921,10 +1922,10 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_m_prev_step_time + (step * nB + row) * (nK * nD), 0, (nK * nD));
-        if (!counts) cg_copy_row(memory->d_o_pre_time + (step * nB + row) * (nK * nD), 0, (nK * nD));
-        if (!counts) cg_copy_row(memory->d_i_bar_time + (step * nB + row) * (nK * nD), 0, (nK * nD));
-        if (!counts) cg_copy_row(memory->d_z_pre_time + (step * nB + row) * (nK * nD), 0, (nK * nD));
+        if (!counts) cg_copy_row(memory->d_m_prev_step_time + (step % memory->chunk_steps * nB + row) * (nK * nD), 0, (nK * nD));
+        if (!counts) cg_copy_row(memory->d_o_pre_time + (step % memory->chunk_steps * nB + row) * (nK * nD), 0, (nK * nD));
+        if (!counts) cg_copy_row(memory->d_i_bar_time + (step % memory->chunk_steps * nB + row) * (nK * nD), 0, (nK * nD));
+        if (!counts) cg_copy_row(memory->d_z_pre_time + (step % memory->chunk_steps * nB + row) * (nK * nD), 0, (nK * nD));
     }
 }
 
@@ -1951,6 +1952,34 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deliver)(
     const int64_t nD = memory->nD;
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred)(
+    const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(slstm_exp_heads_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
+    if (memory->unpacked)
+        CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(slstm_exp_heads_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_task)(int thread, int threads, void *context)
@@ -2043,44 +2072,19 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_task)(int thread, int
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_h_prev, args->d_h_last, nB * (nK * nD));
         cg_copy_row(args->d_c_prev, args->d_c_last, nB * (nK * nD));
         cg_copy_row(args->d_n_prev, args->d_n_last, nB * (nK * nD));
         cg_copy_row(args->d_m_prev, args->d_m_last, nB * (nK * nD));
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(slstm_exp_heads_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
-        CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
-        if (memory->unpacked)
-            CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(slstm_exp_heads_sequence_backward_deliver)(memory, step, begin, end);
-        }
     }
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -2112,15 +2116,15 @@ static int64_t CELLGEN_NAME(slstm_exp_heads_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(slstm_exp_heads_sequence_backward_place_packed)(memory, nT, nB, nI, nK, nD, address);
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->d_m_prev_step_time, real, !consume, nT * nB * (nD * nK));
-    CELLGEN_PLACE(memory->d_o_pre_time, real, !consume, nT * nB * (nD * nK));
-    CELLGEN_PLACE(memory->d_i_bar_time, real, !consume, nT * nB * (nD * nK));
-    CELLGEN_PLACE(memory->d_z_pre_time, real, !consume, nT * nB * (nD * nK));
+    (void)tables, (void)last, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->d_m_prev_step_time, real, 1, chunk_rows * (nD * nK));
+    CELLGEN_PLACE(memory->d_o_pre_time, real, 1, chunk_rows * (nD * nK));
+    CELLGEN_PLACE(memory->d_i_bar_time, real, 1, chunk_rows * (nD * nK));
+    CELLGEN_PLACE(memory->d_z_pre_time, real, 1, chunk_rows * (nD * nK));
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * (nD * nK));
     CELLGEN_PLACE(memory->deferred_10_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * (nK * nD));
@@ -2283,6 +2287,7 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_backward)(int64_t nT, int64_t nB, int6
     here.nK = nK;
     here.nD = nD;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -2323,10 +2328,6 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_backward)(int64_t nT, int64_t nB, int6
     here.gather = here.counts || !even;
     here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
-    if (options && options->consume) here.d_m_prev_step_time = (real *)(uintptr_t)args->z;
-    if (options && options->consume) here.d_o_pre_time = (real *)(uintptr_t)args->i_bar;
-    if (options && options->consume) here.d_i_bar_time = (real *)(uintptr_t)args->o;
-    if (options && options->consume) here.d_z_pre_time = (real *)(uintptr_t)args->log_f;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
     here.unpacked = plan.unpacked && !here.packed;

@@ -359,7 +359,7 @@ typedef struct {
     int64_t nT;
     int64_t nB;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -700,11 +700,11 @@ static int64_t CELLGEN_NAME(sru_sequence_forward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(sru_sequence_forward_place_packed)(memory, nT, nB, nH, address);
     (void)nT, (void)nB, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
+    (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->forward_1_hoisted, real, 1, window_rows * cg_panels_size(1, 3, nH, CELLGEN_SLOT_VECTORS(3)));
     CELLGEN_PLACE(memory->forward_x_w, real, 1, nB * nH);
     CELLGEN_PLACE(memory->forward_f, real, 1, nB * nH);
@@ -811,6 +811,7 @@ int CELLGEN_NAME(sru_sequence_forward)(int64_t nT, int64_t nB, int64_t nH,
     here.nB = nB;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -852,7 +853,7 @@ typedef struct {
     int64_t nT;
     int64_t nB;
     int64_t nH;
-    int64_t chunk_rows, window_rows, window_steps;
+    int64_t chunk_rows, chunk_steps, window_rows, window_steps;
     int hoist;     /* products of inputs are formed ahead, for a window of steps */
     int by_units;  /* threads share the units of a step, not its rows */
     int unpacked;  /* weights are read where they lie */
@@ -872,9 +873,9 @@ typedef struct {
     real *deferred_5_panel_1; /* packed weights */
     real *deferred_5_panel_2; /* packed weights */
     real *deferred_5_panel_3; /* packed weights */
-    real *d_c_total_time; /* kept at every step */
-    real *d_r_pre_time; /* kept at every step */
-    real *d_f_pre_time; /* kept at every step */
+    real *d_c_total_time; /* kept for a chunk of steps */
+    real *d_r_pre_time; /* kept for a chunk of steps */
+    real *d_f_pre_time; /* kept for a chunk of steps */
     real *deferred_d_x_w; /* of a chunk */
     real *deferred_5_whole; /* products of one step */
     real *d_c_prev_pair; /* gradient between two steps */
@@ -918,9 +919,9 @@ static void CELLGEN_NAME(sru_sequence_backward_reverse_1)(
     const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
     const int64_t c_stride = memory->series_c.row;
     const real *x_w_rows = memory->args->x_w + step * nB * nH;
-    real *d_c_total_rows = memory->d_c_total_time + step * nB * nH;
-    real *d_r_pre_rows = memory->d_r_pre_time + step * nB * nH;
-    real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
+    real *d_c_total_rows = memory->d_c_total_time + step % memory->chunk_steps * nB * nH;
+    real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
@@ -983,9 +984,9 @@ static void CELLGEN_NAME(sru_sequence_backward_deferred_1)(
     const int64_t nB = memory->nB;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_c_total_rows = memory->d_c_total_time + step * nB * nH;
-    const real *d_r_pre_rows = memory->d_r_pre_time + step * nB * nH;
-    const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
+    const real *d_c_total_rows = memory->d_c_total_time + step % memory->chunk_steps * nB * nH;
+    const real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
     const real *c_prev_rows = memory->gather ? memory->rows_c_prev
         : step == 0 ? memory->args->c_prev : memory->series_c.rows + (step - 1) * memory->series_c.step;
     const int64_t c_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_c.step : memory->series_c.row);
@@ -1007,7 +1008,7 @@ static void CELLGEN_NAME(sru_sequence_backward_deferred_1)(
     real *d_b_f_row = d_b_f_rows + first;
     real *d_v_r_row = d_v_r_rows + first;
     real *d_v_f_row = d_v_f_rows + first;
-    for (int64_t row = row_begin; row < row_end; ++row) {
+    for (int64_t row = row_end; row-- > row_begin;) {
         const real *d_c_total_row = d_c_total_rows + row * nH + first;
         const real *d_r_pre_row = d_r_pre_rows + row * nH + first;
         const real *d_f_pre_row = d_f_pre_rows + row * nH + first;
@@ -1040,13 +1041,13 @@ static void CELLGEN_NAME(sru_sequence_backward_deferred_2)(
     (void)nT, (void)nB, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_r_pre_rows = memory->d_r_pre_time + step * nB * nH;
+    const real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_w_r_rows = memory->args->d_w_r;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_r += x.T @ d_r_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_r_pre_rows, nH, d_w_r_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_r_pre_rows, nH, d_w_r_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(sru_sequence_backward_deferred_3)(
@@ -1059,13 +1060,13 @@ static void CELLGEN_NAME(sru_sequence_backward_deferred_3)(
     (void)nT, (void)nB, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_w_f_rows = memory->args->d_w_f;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += x.T @ d_f_pre */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(sru_sequence_backward_deferred_4)(
@@ -1084,7 +1085,7 @@ static void CELLGEN_NAME(sru_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_x_w */
-    cg_gemm_tn(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_rows, nH, d_w_rows + first * nH, nH, step > 0);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(sru_sequence_backward_deferred_5)(
@@ -1096,8 +1097,8 @@ static void CELLGEN_NAME(sru_sequence_backward_deferred_5)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_x_w_rows = memory->deferred_d_x_w;
-    const real *d_r_pre_rows = memory->d_r_pre_time + step * nB * nH;
-    const real *d_f_pre_rows = memory->d_f_pre_time + step * nB * nH;
+    const real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_h_rows = memory->across_d_h.rows ? memory->across_d_h.rows + step * memory->across_d_h.step : memory->zeros;
     const int64_t d_h_stride = memory->across_d_h.rows ? memory->across_d_h.row : 0;
     const real alpha = memory->args->alpha;
@@ -1226,9 +1227,9 @@ static void CELLGEN_NAME(sru_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_c_total_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_r_pre_time + (step * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_f_pre_time + (step * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_c_total_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_r_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_f_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
 
@@ -1252,6 +1253,34 @@ static void CELLGEN_NAME(sru_sequence_backward_deliver)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nH, step, row_begin, row_end);
+}
+
+static void CELLGEN_NAME(sru_sequence_backward_deferred)(
+    const CELLGEN_NAME(sru_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    if (memory->gather) {
+        CELLGEN_NAME(sru_sequence_backward_collect)(memory, step, begin, end);
+        cellgen_team_barrier(memory->team, thread);
+    }
+    CELLGEN_NAME(sru_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(sru_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(sru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(sru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    if (memory->unpacked)
+        CELLGEN_NAME(sru_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(sru_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    (void)begin, (void)end;
+    if (memory->gather) {
+        cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(sru_sequence_backward_deliver)(memory, step, begin, end);
+    }
 }
 
 static void CELLGEN_NAME(sru_sequence_backward_task)(int thread, int threads, void *context)
@@ -1307,41 +1336,16 @@ static void CELLGEN_NAME(sru_sequence_backward_task)(int thread, int threads, vo
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
         }
 
+        if (step % memory->chunk_steps) continue;
+        const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
+        cellgen_team_barrier(memory->team, thread);
+        const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
+        if (later && end > 1) CELLGEN_NAME(sru_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        CELLGEN_NAME(sru_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
+        cellgen_team_barrier(memory->team, thread);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_c_prev, args->d_c_last, nB * nH);
-    }
-    cellgen_team_barrier(memory->team, thread);
-
-    /* What no state waits for: once over the rows of many steps at a time. */
-    for (int64_t step = 0, steps = 0; step < nT; step += steps) {
-        if (cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
-        const int64_t fitting = nB > 0 ? memory->chunk_rows / nB : 1;
-        steps = nT - step < fitting ? nT - step : fitting;
-        if (step == 0 && !memory->gather) steps = 1; /* the initial state stands in an array of its own */
-        const int64_t rows = steps * nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-        if (memory->gather) {
-            CELLGEN_NAME(sru_sequence_backward_collect)(memory, step, begin, end);
-            cellgen_team_barrier(memory->team, thread);
-        }
-        CELLGEN_NAME(sru_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(sru_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(sru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        CELLGEN_NAME(sru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-        cellgen_team_barrier(memory->team, thread);
-        if (memory->unpacked)
-            CELLGEN_NAME(sru_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-        else
-            CELLGEN_NAME(sru_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
-        cellgen_team_barrier(memory->team, thread);
-        (void)begin, (void)end;
-        if (memory->gather) {
-            cellgen_team_barrier(memory->team, thread);
-            CELLGEN_NAME(sru_sequence_backward_deliver)(memory, step, begin, end);
-        }
     }
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -1368,14 +1372,14 @@ static int64_t CELLGEN_NAME(sru_sequence_backward_place)(
     const int64_t chunk_rows = cellgen_chunk_rows(nT, nB, plan->chunk_rows);
     const int64_t window_rows = cellgen_chunk_rows(nT, nB, plan->window_rows);
     const int tables = options && (options->lengths || options->mask || options->reset);
-    const int last = options && options->last, consume = options && options->consume;
+    const int last = options && options->last;
     const int guarded = cellgen_is_guarded(options), gathered = cellgen_is_gathered(options);
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(sru_sequence_backward_place_packed)(memory, nT, nB, nH, address);
     (void)nT, (void)nB, (void)nH, (void)chunk_rows, (void)window_rows;
-    (void)tables, (void)last, (void)consume, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->d_c_total_time, real, !consume, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_r_pre_time, real, 1, nT * nB * nH);
-    CELLGEN_PLACE(memory->d_f_pre_time, real, 1, nT * nB * nH);
+    (void)tables, (void)last, (void)guarded, (void)gathered;
+    CELLGEN_PLACE(memory->d_c_total_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_r_pre_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_f_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_x_w, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_5_whole, real, plan->unpacked, chunk_rows * 1 * nH);
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
@@ -1489,6 +1493,7 @@ int CELLGEN_NAME(sru_sequence_backward)(int64_t nT, int64_t nB, int64_t nH,
     here.nB = nB;
     here.nH = nH;
     here.chunk_rows = cellgen_chunk_rows(nT, nB, plan.chunk_rows);
+    here.chunk_steps = nB > 0 && nT > 0 ? here.chunk_rows / nB : 1;
     here.window_rows = cellgen_chunk_rows(nT, nB, plan.window_rows);
     here.window_steps = nB > 0 && nT > 0 ? here.window_rows / nB : 1;
     here.args = args;
@@ -1521,7 +1526,6 @@ int CELLGEN_NAME(sru_sequence_backward)(int64_t nT, int64_t nB, int64_t nH,
     here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nH);
     here.across_d_h = cg_across(here.series_d_h, nB, here.gather ? here.rows_d_h : 0, nH);
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nH);
-    if (options && options->consume) here.d_c_total_time = (real *)(uintptr_t)args->x_w;
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */
     here.unpacked = plan.unpacked && !here.packed;

@@ -133,18 +133,18 @@ enum drive_layout { DRIVE_DENSE, DRIVE_GAPS, DRIVE_BATCH_FIRST };
 /* One way to choose steps and layout; each table is drawn for T and B. */
 typedef struct {
     const char *name;
-    int lengths, mask, reset, reverse, hold, last, window, consume;
+    int lengths, mask, reset, reverse, hold, last, window;
     enum drive_layout layout;
 } drive_choice;
 
 static const drive_choice drive_choices[] = {
-    {"", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE}, /* no options at all */
-    {"lengths", 1, 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE},
-    {"mask", 0, 1, 0, 0, 1, 0, 0, 0, DRIVE_DENSE},
-    {"reverse, window", 0, 0, 0, 1, 0, 0, 2, 0, DRIVE_DENSE},
-    {"last or consume", 0, 0, 0, 0, 0, 1, 0, 1, DRIVE_DENSE},
-    {"batch first", 0, 0, 0, 0, 0, 0, 0, 0, DRIVE_BATCH_FIRST},
-    {"all together", 1, 1, 1, 1, 0, 1, 3, 1, DRIVE_GAPS},
+    {"", 0, 0, 0, 0, 0, 0, 0, DRIVE_DENSE}, /* no options at all */
+    {"lengths", 1, 0, 0, 0, 0, 0, 0, DRIVE_DENSE},
+    {"mask", 0, 1, 0, 0, 1, 0, 0, DRIVE_DENSE},
+    {"reverse, window", 0, 0, 0, 1, 0, 0, 2, DRIVE_DENSE},
+    {"last", 0, 0, 0, 0, 0, 1, 0, DRIVE_DENSE},
+    {"batch first", 0, 0, 0, 0, 0, 0, 0, DRIVE_BATCH_FIRST},
+    {"all together", 1, 1, 1, 1, 0, 1, 3, DRIVE_GAPS},
 };
 enum { DRIVE_CHOICES = sizeof drive_choices / sizeof drive_choices[0] };
 
@@ -324,7 +324,6 @@ static void drive_choose(drive_frame *frame, const drive_function *f, const int6
     o->reverse = c->reverse, o->hold = c->hold;
     o->last = c->last && !f->is_backward && !manner.saves;
     o->window = f->is_backward ? c->window : 0;
-    o->consume = f->is_backward ? c->consume : 0;
     if (c->layout == DRIVE_DENSE) return;
     int64_t *stride = frame->strides;
     for (int place = 0; place < f->members; ++place) {
@@ -359,7 +358,7 @@ static void drive_prepare(drive_frame *frame, const drive_function *f, const int
         case DRIVE_ARGUMENT:
             drive_place(array, bytes, manner.place, f->real_bytes);
             drive_fill(array, f->real_bytes, (uint64_t)place + 1);
-            if (!(m->is_saved && frame->options.consume)) drive_protect(array);
+            drive_protect(array);
             drive_set(frame, m->offset, &array->data, sizeof array->data);
             break;
         case DRIVE_SCALAR: {

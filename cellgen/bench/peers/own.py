@@ -92,7 +92,6 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
             **upstream,
             saved=done.saved,
             threads=threads,
-            consume=True,
             **how,
         )
         return done, gradients
