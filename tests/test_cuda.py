@@ -253,7 +253,9 @@ def test_all_steps_in_one_launch_give_the_same_bits(cell: type[Cell]) -> None:
 @pytest.mark.parametrize("cell", names(ALL, (LSTM, SLSTMHeads)))
 def test_matrix_units_form_the_same_sums(cell: type[Cell]) -> None:
     """Whole numbers have exact sums in any order: one step forward has the bits of the other tiers.
-    Later steps and gradients have rounded factors: as close to float64 as bfloat16 is."""
+    Later steps and gradients have rounded factors, whose sums in float32 differ in the last bits by
+    their order; where that makes a number of bfloat16 round the other way, by 2^-8 of it, and what
+    follows from it. A single number may cancel: only its terms have a relative error."""
     kernel = emulated(cell)
     for shape in ((1, 9, 5, 7), (1, 3, 2, 21)):
         given = inputs(kernel, shape)
@@ -261,12 +263,13 @@ def test_matrix_units_form_the_same_sums(cell: type[Cell]) -> None:
         device = OnHost(kernel, "bfloat16")
         one, other = (device.sequence_forward(**whole, tier=t) for t in ("steps", "fragments"))
         for name in one._fields[:-1]:
-            assert np.array_equal(getattr(one, name), getattr(other, name)), (shape, name)
+            pair = getattr(one, name), getattr(other, name)
+            assert np.array_equal(*pair, equal_nan=True), (shape, name)
     for shape in ((5, 4, 6, 18), (2, 17, 3, 33), (0, 2, 3, 4), (2, 0, 3, 4)):
-        exact = run(cell, kernel, shape, "float64")
+        exact = run(cell, kernel, shape, "bfloat16", "steps")
         for name, array in run(cell, kernel, shape, "bfloat16", "fragments").items():
             if array.size > 1:
-                assert relative(array, exact[name]) < TOLERANCE["bfloat16"], (shape, name)
+                assert relative(array, exact[name]) < 2.0**-6, (shape, name)
 
 
 @with_cxx
@@ -435,9 +438,9 @@ def test_layouts_and_windows_agree_with_the_c_kernels(cell: type[Cell], turn: bo
     """Arrays over time with gaps, results as well, with and without steps that do not count."""
     kernel, exact = emulated(cell), api.compile(cell)
     forward, backward = kernel.sequence_forward.function, kernel.sequence_backward.function
-    for seed in range(4):
+    for seed in range(5):
         shape = shapes(cell)[0] if seed % 2 else (7, 3, 2, 5)
-        options = drawn_options(shape, seed) if seed else Options()
+        options = drawn_options(shape, seed) if seed % 4 else Options(reverse=seed > 0)
         chosen = {n: v for n, v in _keywords(options).items() if v is not None}
         for name in {"mask", "reset"} & chosen.keys():
             chosen[name] = turned(np.repeat(chosen[name], 2, axis=1)[:, ::2], turn)
@@ -465,6 +468,32 @@ def test_layouts_and_windows_agree_with_the_c_kernels(cell: type[Cell], turn: bo
         for name, array in (out | back).items():
             whole = base_of(array)
             assert np.isnan(whole).sum() == whole.size - array.size, (seed, name)
+
+
+@with_cxx
+@pytest.mark.parametrize("cell", names(ALL, (LSTM, MinGRU, SLSTMHeads)))
+@pytest.mark.parametrize("tier", ["steps", "whole"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gaps_change_no_bit_in_any_tier(cell: type[Cell], tier: str, reverse: bool) -> None:
+    kernel, shape, how = emulated(cell), (4, 3, 5, 7), {"tier": tier, "reverse": reverse}
+    forward, backward = kernel.sequence_forward.function, kernel.sequence_backward.function
+    given, above = inputs(kernel, shape), upstream(kernel, shape)
+    found = kernel.sequence_forward(**lent(given), **how, save=True)
+    names = [str(v.name) for v in cell.definition.outputs]
+    outputs = {n: getattr(found, n).numpy() for n in names}
+    call = {**given, **outputs, **above}
+    back = kernel.sequence_backward(**lent(call), **how, saved=found.saved)
+    for seed in range(3):
+        apart = laid(given, forward, seed, batch_first=False)
+        out = laid(room_over_time(forward, shape), forward, seed + 1, batch_first=False)
+        other = kernel.sequence_forward(**lent(apart), **how, out=lent(out), save=True)
+        for name in names:
+            assert np.array_equal(out[name], outputs[name]), (seed, name)
+        apart = laid(call, backward, seed, batch_first=False)
+        again = kernel.sequence_backward(**lent(apart), **how, saved=other.saved)
+        for name in back._fields:
+            one, two = getattr(back, name).numpy(), getattr(again, name).numpy()
+            assert np.array_equal(one, two), (seed, name)
 
 
 @with_cxx
@@ -690,7 +719,7 @@ FAULTS = (
     ("cellgen_cuda.cuh", "partial[me + half * CELLGEN_CHUNK_UNITS]", "partial[me + half]"),
     ("elman.cu", "(step + 1) % 2 * nB", "step % 2 * nB"),
     ("cellgen_cuda_blocks.cuh", "slot) * units + unit])", "slot) + unit * inner])"),
-    ("elman.cu", "args->h + (step - 1) * nB * nH", "args->h + step * nB * nH"),
+    ("elman.cu", "args->h + (step - 1) * h_step", "args->h + step * h_step"),
 )
 
 

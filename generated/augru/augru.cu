@@ -604,6 +604,10 @@ __global__ void CELLGEN_CUDA_NAME(augru_forward_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t a_step = args->strides[2];
+    const int64_t a_row = args->strides[3];
+    const int64_t h_step = args->strides[4];
+    const int64_t h_row = args->strides[5];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -615,9 +619,9 @@ __global__ void CELLGEN_CUDA_NAME(augru_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [u_u, u_r] */
-        way::template product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)), nH, 1);
+        way::template product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row)), shared_1, cg_rows(forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH)), nH, 1);
         /* h_prev @ [u_n] */
-        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows((args->h_prev_u_n ? args->h_prev_u_n + step * nB * nH : forward_h_prev_u_n), nH), nH, 0);
+        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row)), shared_2, cg_rows((args->h_prev_u_n ? args->h_prev_u_n + step * nB * nH : forward_h_prev_u_n), nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* sigmoid_sigmoid_pre = sigmoid(b_u + x_w_u_h_prev)
@@ -625,8 +629,8 @@ __global__ void CELLGEN_CUDA_NAME(augru_forward_block)(
              * r = sigmoid(b_r + x_w_r_h_prev)
              * n = tanh(b_n + r * h_prev_u_n + x_w_n)
              * h = h_prev * (1 - u) + u * n */
-            const cellgen_rows<const store> a_rows = cg_in(args->a + step * nB * 1, 1);
-            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> a_rows = cg_in(args->a + step * a_step, a_row);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
             const cellgen_rows<const store> b_u_rows = cg_in(args->b_u, nH);
             const cellgen_rows<const store> b_r_rows = cg_in(args->b_r, nH);
             const cellgen_rows<const store> b_n_rows = cg_in(args->b_n, nH);
@@ -637,7 +641,7 @@ __global__ void CELLGEN_CUDA_NAME(augru_forward_block)(
             const cellgen_rows<store> sigmoid_sigmoid_pre_rows = cg_rows((args->sigmoid_sigmoid_pre ? args->sigmoid_sigmoid_pre + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> r_rows = cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> n_rows = cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH);
-            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
             const real a = cg_load(a_rows, row, 0);
             const real h_prev = cg_load(h_prev_rows, row, unit);
             const real b_u = cg_load(b_u_rows, 0, unit);
@@ -666,10 +670,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(augru_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(augru_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 3)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, 1)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
+    return cellgen_how(args->lengths, args->mask, args->reset, 3)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last ? CELLGEN_MOVED(2) : 0);
 }
 
@@ -741,17 +743,32 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 6 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, 1, a_ordered, cg_series(given->a, args->strided ? args->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, 1, a_ordered, cg_series(given->a, given->strided ? given->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_counts : nullptr);
         own.a = a_ordered;
+        cellgen_lay(own.strides + 2, nB, 1);
+    } else {
+        own.a = cellgen_first(given->a, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, 1, own.strides + 2);
     }
-    if (how & CELLGEN_MOVED(2)) own.h = h_ordered;
+    if (how & CELLGEN_MOVED(2)) {
+        own.h = h_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
+    }
     if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
+    const int64_t a_step = args->strides[2];
+    const int64_t a_row = args->strides[3];
+    const int64_t h_step = args->strides[4];
+    const int64_t h_row = args->strides[5];
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1, 3 * nH), cg_in(args->w_n, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 3 * nH), cg_in(args->w_u, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + 2 * nH, 3 * nH), cg_in(args->w_r, nH));
@@ -768,12 +785,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_forward)(
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [u_u, u_r] */
-            cg_gemm_nn(&run, nB, 2 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH), 1);
+            cg_gemm_nn(&run, nB, 2 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), forward_1_weights_2, 2 * nH, forward_1_sums + step * nB * (3 * nH) + nH, (3 * nH), 1);
             /* h_prev @ [u_n] */
-            cg_gemm_nn(&run, nB, nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u_n, nH, (args->h_prev_u_n ? args->h_prev_u_n + step * nB * nH : forward_h_prev_u_n), nH, 0);
+            cg_gemm_nn(&run, nB, nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), args->u_n, nH, (args->h_prev_u_n ? args->h_prev_u_n + step * nB * nH : forward_h_prev_u_n), nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(augru_forward_1), nB, nH,
-                cg_in(args->a + step * nB * 1, 1),
-                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->a + step * a_step, a_row),
+                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
                 cg_in(args->b_u, nH),
                 cg_in(args->b_r, nH),
                 cg_in(args->b_n, nH),
@@ -784,15 +801,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_forward)(
                 cg_rows((args->sigmoid_sigmoid_pre ? args->sigmoid_sigmoid_pre + step * nB * nH : nullptr), nH),
                 cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH),
                 cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
-                cg_rows(args->h + step * nB * nH, nH));
+                cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
     if (how & CELLGEN_MOVED(2) && given->h)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h, args->strided ? args->strides + 4 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 4 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -992,6 +1009,12 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t a_step = args->strides[2];
+    const int64_t a_row = args->strides[3];
+    const int64_t h_step = args->strides[4];
+    const int64_t h_row = args->strides[5];
+    const int64_t d_h_step = args->strides[6];
+    const int64_t d_h_row = args->strides[7];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -1013,10 +1036,10 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_block)(
              * d_u = d_h_in * (n - h_prev)
              * d_sigmoid_sigmoid_pre = d_u * a
              * d_sigmoid_pre = d_sigmoid_sigmoid_pre * (1 - sigmoid_sigmoid_pre) * sigmoid_sigmoid_pre */
-            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> a_rows = cg_in(args->a + step * nB * 1, 1);
-            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> a_rows = cg_in(args->a + step * a_step, a_row);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
             const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
             const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
             const cellgen_rows<const store> sigmoid_sigmoid_pre_rows = cg_in(args->sigmoid_sigmoid_pre + step * nB * nH, nH);
@@ -1086,13 +1109,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(augru_cuda_sequence_backward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(augru_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 6)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, 1)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, nT, nB, nH)
-        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, nT, nB, nI)
-        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, nT, nB, 1);
+    return cellgen_how(args->lengths, args->mask, args->reset, 6)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, args->reverse, nT, nB, 1);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(augru_cuda_sequence_backward_workspace_size)(
@@ -1205,28 +1226,56 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 12 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, args->strided ? args->strides + 4 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, 1, a_ordered, cg_series(given->a, args->strided ? args->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, 1, a_ordered, cg_series(given->a, given->strided ? given->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_counts : nullptr);
         own.a = a_ordered;
+        cellgen_lay(own.strides + 2, nB, 1);
+    } else {
+        own.a = cellgen_first(given->a, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, 1, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, args->strided ? args->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.h = h_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_h) {
-        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, args->strided ? args->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
+        cellgen_lay(own.strides + 6, nB, nH);
+    } else {
+        own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
-    if (how & CELLGEN_MOVED(4)) own.d_x = d_x_ordered;
-    if (how & CELLGEN_MOVED(5)) own.d_a = d_a_ordered;
+    if (how & CELLGEN_MOVED(4)) {
+        own.d_x = d_x_ordered;
+        cellgen_lay(own.strides + 8, nB, nI);
+    } else {
+        own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nI, own.strides + 8);
+    }
+    if (how & CELLGEN_MOVED(5)) {
+        own.d_a = d_a_ordered;
+        cellgen_lay(own.strides + 10, nB, 1);
+    } else {
+        own.d_a = cellgen_first(given->d_a, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, 1, own.strides + 10);
+    }
+    const int64_t a_step = args->strides[2];
+    const int64_t a_row = args->strides[3];
+    const int64_t h_step = args->strides[4];
+    const int64_t h_row = args->strides[5];
+    const int64_t d_h_step = args->strides[6];
+    const int64_t d_h_row = args->strides[7];
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1, nH), cg_in(args->u_n, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_r, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
@@ -1239,10 +1288,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(augru_reverse_1), nB, nH,
-                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in(args->a + step * nB * 1, 1),
-                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in(args->a + step * a_step, a_row),
+                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
                 cg_in(args->r + step * nB * nH, nH),
                 cg_in(args->n + step * nB * nH, nH),
                 cg_in(args->sigmoid_sigmoid_pre + step * nB * nH, nH),
@@ -1264,7 +1313,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
                 cg_in(reverse_u, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, args->strided ? args->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (5 * nH), adjoints + step * nB * (5 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -1310,9 +1359,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
     /* d_sigmoid_pre @ [w_u.T] */
     cg_gemm_nt(&run, nT * nB, nI, nH, adjoints + 4 * nH, (5 * nH), args->w_u, nH, args->d_x, nI, 1);
     if (how & CELLGEN_MOVED(4))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, args->strided ? args->strides + 8 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 8 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     if (how & CELLGEN_MOVED(5))
-        cg_deliver(&run, nT, nB, 1, cg_series(given->d_a, args->strided ? args->strides + 10 : nullptr, nB, 1), d_a_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, 1, cg_series(given->d_a, given->strided ? given->strides + 10 : nullptr, nB, 1), d_a_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

@@ -741,6 +741,10 @@ __global__ void CELLGEN_CUDA_NAME(cfc_forward_block)(
     (void)nI;
     (void)nH;
     (void)nM;
+    const int64_t ts_step = args->strides[2];
+    const int64_t ts_row = args->strides[3];
+    const int64_t h_step = args->strides[4];
+    const int64_t h_row = args->strides[5];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -752,7 +756,7 @@ __global__ void CELLGEN_CUDA_NAME(cfc_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [w_bb[I:I + H, :M]] */
-        way::template product<1>(top, rows, nM, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nM) + nM, (2 * nM)), nM, 0);
+        way::template product<1>(top, rows, nM, nH, cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row)), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nM) + nM, (2 * nM)), nM, 0);
         for (typename way::walk my(rows, nM); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* tanh_tanh_pre = tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3)
@@ -780,7 +784,7 @@ __global__ void CELLGEN_CUDA_NAME(cfc_forward_block)(
              * k = tanh(b_k + q_w_k)
              * s = sigmoid(-ts * f)
              * h = g * s + k * (1 - s) */
-            const cellgen_rows<const store> ts_rows = cg_in(args->ts + step * nB * 1, 1);
+            const cellgen_rows<const store> ts_rows = cg_in(args->ts + step * ts_step, ts_row);
             const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
             const cellgen_rows<const store> b_g_rows = cg_in(args->b_g, nH);
             const cellgen_rows<const store> b_k_rows = cg_in(args->b_k, nH);
@@ -790,7 +794,7 @@ __global__ void CELLGEN_CUDA_NAME(cfc_forward_block)(
             const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> g_rows = cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> k_rows = cg_rows((args->k ? args->k + step * nB * nH : nullptr), nH);
-            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
             const real ts = cg_load(ts_rows, row, 0);
             const real b_f = cg_load(b_f_rows, 0, unit);
             const real b_g = cg_load(b_g_rows, 0, unit);
@@ -817,10 +821,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, const CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 3)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, 1)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
+    return cellgen_how(args->lengths, args->mask, args->reset, 3)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last ? CELLGEN_MOVED(2) : 0);
 }
 
@@ -891,17 +893,32 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 6 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, 1, ts_ordered, cg_series(given->ts, args->strided ? args->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, 1, ts_ordered, cg_series(given->ts, given->strided ? given->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_counts : nullptr);
         own.ts = ts_ordered;
+        cellgen_lay(own.strides + 2, nB, 1);
+    } else {
+        own.ts = cellgen_first(given->ts, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, 1, own.strides + 2);
     }
-    if (how & CELLGEN_MOVED(2)) own.h = h_ordered;
+    if (how & CELLGEN_MOVED(2)) {
+        own.h = h_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
+    }
     if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
+    const int64_t ts_step = args->strides[2];
+    const int64_t ts_row = args->strides[3];
+    const int64_t h_step = args->strides[4];
+    const int64_t h_row = args->strides[5];
     cg_copy(&run, nM, nH, cg_rows(forward_2_weights_1, 3 * nH), cg_in(args->w_f, nH));
     cg_copy(&run, nM, nH, cg_rows(forward_2_weights_1 + nH, 3 * nH), cg_in(args->w_g, nH));
     cg_copy(&run, nM, nH, cg_rows(forward_2_weights_1 + 2 * nH, 3 * nH), cg_in(args->w_k, nH));
@@ -916,7 +933,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward)(
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [w_bb[I:I + H, :M]] */
-            cg_gemm_nn(&run, nB, nM, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->w_bb + nI * nM, nM, forward_1_sums + step * nB * (2 * nM) + nM, (2 * nM), 0);
+            cg_gemm_nn(&run, nB, nM, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), args->w_bb + nI * nM, nM, forward_1_sums + step * nB * (2 * nM) + nM, (2 * nM), 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(cfc_forward_1), nB, nM,
                 cg_in(args->b_bb, nM),
                 cg_in(forward_1_sums + step * nB * (2 * nM), (2 * nM)),
@@ -926,7 +943,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward)(
             /* q @ [w_f, w_g, w_k] */
             cg_gemm_nn(&run, nB, 3 * nH, nM, forward_q, nM, forward_2_weights_1, 3 * nH, forward_2_sums, (3 * nH), 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(cfc_forward_2), nB, nH,
-                cg_in(args->ts + step * nB * 1, 1),
+                cg_in(args->ts + step * ts_step, ts_row),
                 cg_in(args->b_f, nH),
                 cg_in(args->b_g, nH),
                 cg_in(args->b_k, nH),
@@ -936,15 +953,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_forward)(
                 cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
                 cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH),
                 cg_rows((args->k ? args->k + step * nB * nH : nullptr), nH),
-                cg_rows(args->h + step * nB * nH, nH));
+                cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
     if (how & CELLGEN_MOVED(2) && given->h)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h, args->strided ? args->strides + 4 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 4 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -1173,6 +1190,10 @@ __global__ void CELLGEN_CUDA_NAME(cfc_reverse_block)(
     (void)nI;
     (void)nH;
     (void)nM;
+    const int64_t ts_step = args->strides[2];
+    const int64_t ts_row = args->strides[3];
+    const int64_t d_h_step = args->strides[6];
+    const int64_t d_h_row = args->strides[7];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -1193,9 +1214,9 @@ __global__ void CELLGEN_CUDA_NAME(cfc_reverse_block)(
              * d_g = d_h_in * s
              * d_g_pre = d_g * (1 - g**2)
              * d_f = -d_s_pre * ts */
-            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> ts_rows = cg_in(args->ts + step * nB * 1, 1);
+            const cellgen_rows<const store> ts_rows = cg_in(args->ts + step * ts_step, ts_row);
             const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
             const cellgen_rows<const store> g_rows = cg_in(args->g + step * nB * nH, nH);
             const cellgen_rows<const store> k_rows = cg_in(args->k + step * nB * nH, nH);
@@ -1260,13 +1281,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, int64_t nM, const CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 6)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, 1)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, nT, nB, nH)
-        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, nT, nB, nI)
-        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, nT, nB, 1);
+    return cellgen_how(args->lengths, args->mask, args->reset, 6)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, args->reverse, nT, nB, 1);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward_workspace_size)(
@@ -1379,28 +1398,54 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 12 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, args->strided ? args->strides + 4 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, 1, ts_ordered, cg_series(given->ts, args->strided ? args->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, 1, ts_ordered, cg_series(given->ts, given->strided ? given->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_counts : nullptr);
         own.ts = ts_ordered;
+        cellgen_lay(own.strides + 2, nB, 1);
+    } else {
+        own.ts = cellgen_first(given->ts, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, 1, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, args->strided ? args->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.h = h_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_h) {
-        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, args->strided ? args->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
+        cellgen_lay(own.strides + 6, nB, nH);
+    } else {
+        own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
-    if (how & CELLGEN_MOVED(4)) own.d_x = d_x_ordered;
-    if (how & CELLGEN_MOVED(5)) own.d_ts = d_ts_ordered;
+    if (how & CELLGEN_MOVED(4)) {
+        own.d_x = d_x_ordered;
+        cellgen_lay(own.strides + 8, nB, nI);
+    } else {
+        own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nI, own.strides + 8);
+    }
+    if (how & CELLGEN_MOVED(5)) {
+        own.d_ts = d_ts_ordered;
+        cellgen_lay(own.strides + 10, nB, 1);
+    } else {
+        own.d_ts = cellgen_first(given->d_ts, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, 1, own.strides + 10);
+    }
+    const int64_t ts_step = args->strides[2];
+    const int64_t ts_row = args->strides[3];
+    const int64_t d_h_step = args->strides[6];
+    const int64_t d_h_row = args->strides[7];
     cg_turn(&run, nH, nM, cg_rows(reverse_2_weights_1, nM), cg_in(args->w_k, nH));
     cg_turn(&run, nH, nM, cg_rows(reverse_2_weights_1 + nH * nM, nM), cg_in(args->w_g, nH));
     cg_turn(&run, nH, nM, cg_rows(reverse_2_weights_1 + (2 * nH) * nM, nM), cg_in(args->w_f, nH));
@@ -1414,9 +1459,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward)(
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(cfc_reverse_1), nB, nH,
-                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in(args->ts + step * nB * 1, 1),
+                cg_in(args->ts + step * ts_step, ts_row),
                 cg_in(args->f + step * nB * nH, nH),
                 cg_in(args->g + step * nB * nH, nH),
                 cg_in(args->k + step * nB * nH, nH),
@@ -1434,7 +1479,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward)(
             /* d_h_prev_w_bb @ [w_bb[I:I + H, :M].T] */
             cg_gemm_nt(&run, nB, nH, nM, adjoints + step * nB * (4 * nH + 2 * nM) + 4 * nH + nM, (4 * nH + 2 * nM), args->w_bb + nI * nM, nM, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, args->strided ? args->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (4 * nH + 2 * nM), adjoints + step * nB * (4 * nH + 2 * nM), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -1480,9 +1525,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward)(
     /* d_b_bb_terms @ [w_bb[:I, :M].T] */
     cg_gemm_nt(&run, nT * nB, nI, nM, deferred_d_b_bb_terms, nM, args->w_bb, nM, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(4))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, args->strided ? args->strides + 8 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 8 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     if (how & CELLGEN_MOVED(5))
-        cg_deliver(&run, nT, nB, 1, cg_series(given->d_ts, args->strided ? args->strides + 10 : nullptr, nB, 1), d_ts_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, 1, cg_series(given->d_ts, given->strided ? given->strides + 10 : nullptr, nB, 1), d_ts_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

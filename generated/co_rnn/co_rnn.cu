@@ -464,6 +464,10 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_forward_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t y_step = args->strides[2];
+    const int64_t y_row = args->strides[3];
+    const int64_t z_step = args->strides[4];
+    const int64_t z_row = args->strides[5];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -475,24 +479,24 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* y_prev @ [w] */
-        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
+        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->y + (step - 1) * y_step : args->y_prev), (step == 0 ? nH : y_row)), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
         /* z_prev @ [v] */
-        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH), shared_2, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
+        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->z + (step - 1) * z_step : args->z_prev), (step == 0 ? nH : z_row)), shared_2, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* force = tanh(b + x_u_y_prev_z_prev)
              * z = (force - y_prev * gam - z_prev * eps) * dt + z_prev
              * y = y_prev + dt * z */
-            const cellgen_rows<const store> y_prev_rows = cg_in((step ? args->y + (step - 1) * nB * nH : args->y_prev), nH);
-            const cellgen_rows<const store> z_prev_rows = cg_in((step ? args->z + (step - 1) * nB * nH : args->z_prev), nH);
+            const cellgen_rows<const store> y_prev_rows = cg_in((step ? args->y + (step - 1) * y_step : args->y_prev), (step == 0 ? nH : y_row));
+            const cellgen_rows<const store> z_prev_rows = cg_in((step ? args->z + (step - 1) * z_step : args->z_prev), (step == 0 ? nH : z_row));
             const cellgen_rows<const store> b_rows = cg_in(args->b, nH);
             const real dt = args->dt;
             const real gam = args->gam;
             const real eps = args->eps;
             const cellgen_rows<const real> x_u_y_prev_z_prev_rows = cg_in(forward_1_sums + step * nB * nH, nH);
             const cellgen_rows<store> force_rows = cg_rows((args->force ? args->force + step * nB * nH : nullptr), nH);
-            const cellgen_rows<store> z_rows = cg_rows(args->z + step * nB * nH, nH);
-            const cellgen_rows<store> y_rows = cg_rows(args->y + step * nB * nH, nH);
+            const cellgen_rows<store> z_rows = cg_rows(args->z + step * z_step, z_row);
+            const cellgen_rows<store> y_rows = cg_rows(args->y + step * y_step, y_row);
             const real y_prev = cg_load(y_prev_rows, row, unit);
             const real z_prev = cg_load(z_prev_rows, row, unit);
             const real b = cg_load(b_rows, 0, unit);
@@ -513,11 +517,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 3)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
+    return cellgen_how(args->lengths, args->mask, args->reset, 3)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last ? CELLGEN_MOVED(1) : 0)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(2) : 0);
 }
 
@@ -580,15 +582,32 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 6 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
-    if (how & CELLGEN_MOVED(1)) own.y = y_ordered;
-    if (how & CELLGEN_MOVED(2)) own.z = z_ordered;
+    if (how & CELLGEN_MOVED(1)) {
+        own.y = y_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.y = cellgen_first(given->y, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
+    }
+    if (how & CELLGEN_MOVED(2)) {
+        own.z = z_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.z = cellgen_first(given->z, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
+    }
     if (guarded) cg_begin_state(&run, nB, nH, y_prev_before, args->y_prev, nT > 0 ? step_fresh : nullptr);
     if (guarded) cg_begin_state(&run, nB, nH, z_prev_before, args->z_prev, nT > 0 ? step_fresh : nullptr);
+    const int64_t y_step = args->strides[2];
+    const int64_t y_row = args->strides[3];
+    const int64_t z_step = args->strides[4];
+    const int64_t z_row = args->strides[5];
     /* x @ [u], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->u, nH, forward_1_sums, nH, 0);
     cellgen_blocks blocks;
@@ -600,32 +619,32 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_forward)(
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* y_prev @ [w] */
-            cg_gemm_nn(&run, nB, nH, nH, (guarded ? y_prev_before : step ? args->y + (step - 1) * nB * nH : args->y_prev), nH, args->w, nH, forward_1_sums + step * nB * nH, nH, 1);
+            cg_gemm_nn(&run, nB, nH, nH, (guarded ? y_prev_before : step ? args->y + (step - 1) * y_step : args->y_prev), (guarded || step == 0 ? nH : y_row), args->w, nH, forward_1_sums + step * nB * nH, nH, 1);
             /* z_prev @ [v] */
-            cg_gemm_nn(&run, nB, nH, nH, (guarded ? z_prev_before : step ? args->z + (step - 1) * nB * nH : args->z_prev), nH, args->v, nH, forward_1_sums + step * nB * nH, nH, 1);
+            cg_gemm_nn(&run, nB, nH, nH, (guarded ? z_prev_before : step ? args->z + (step - 1) * z_step : args->z_prev), (guarded || step == 0 ? nH : z_row), args->v, nH, forward_1_sums + step * nB * nH, nH, 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(co_rnn_forward_1), nB, nH,
-                cg_in((guarded ? y_prev_before : step ? args->y + (step - 1) * nB * nH : args->y_prev), nH),
-                cg_in((guarded ? z_prev_before : step ? args->z + (step - 1) * nB * nH : args->z_prev), nH),
+                cg_in((guarded ? y_prev_before : step ? args->y + (step - 1) * y_step : args->y_prev), (guarded || step == 0 ? nH : y_row)),
+                cg_in((guarded ? z_prev_before : step ? args->z + (step - 1) * z_step : args->z_prev), (guarded || step == 0 ? nH : z_row)),
                 cg_in(args->b, nH),
                 args->dt,
                 args->gam,
                 args->eps,
                 cg_in(forward_1_sums + step * nB * nH, nH),
                 cg_rows((args->force ? args->force + step * nB * nH : nullptr), nH),
-                cg_rows(args->z + step * nB * nH, nH),
-                cg_rows(args->y + step * nB * nH, nH));
+                cg_rows(args->z + step * z_step, z_row),
+                cg_rows(args->y + step * y_step, y_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, y_prev_before, args->y + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nH, z_prev_before, args->z + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, y_prev_before, args->y + step * y_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, z_prev_before, args->z + step * z_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->y_last, nH), cg_in(guarded ? y_prev_before : nT > 0 ? args->y + (nT - 1) * nB * nH : args->y_prev, nH));
-    cg_copy(&run, nB, nH, cg_rows(args->z_last, nH), cg_in(guarded ? z_prev_before : nT > 0 ? args->z + (nT - 1) * nB * nH : args->z_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->y_last, nH), cg_in(guarded ? y_prev_before : nT > 0 ? args->y + (nT - 1) * y_step : args->y_prev, !guarded && nT > 0 ? y_row : nH));
+    cg_copy(&run, nB, nH, cg_rows(args->z_last, nH), cg_in(guarded ? z_prev_before : nT > 0 ? args->z + (nT - 1) * z_step : args->z_prev, !guarded && nT > 0 ? z_row : nH));
     if (how & CELLGEN_MOVED(1) && given->y)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->y, args->strided ? args->strides + 2 : nullptr, nB, nH), y_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nH), y_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(2) && given->z)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->z, args->strided ? args->strides + 4 : nullptr, nB, nH), z_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->z, given->strided ? given->strides + 4 : nullptr, nB, nH), z_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -773,6 +792,10 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_reverse_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t d_y_step = args->strides[6];
+    const int64_t d_y_row = args->strides[7];
+    const int64_t d_z_step = args->strides[8];
+    const int64_t d_z_row = args->strides[9];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -786,9 +809,9 @@ __global__ void CELLGEN_CUDA_NAME(co_rnn_reverse_block)(
              * d_z_total = d_y_in * dt + d_z_in
              * d_force = d_z_total * dt
              * d_force_pre = d_force * (1 - force**2) */
-            const cellgen_rows<const store> d_y_rows = cg_in((args->d_y ? args->d_y + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_y_rows = cg_in((args->d_y ? args->d_y + step * d_y_step : nullptr), d_y_row);
             const cellgen_rows<const real> d_y_next_rows = cg_in(d_y_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> d_z_rows = cg_in((args->d_z ? args->d_z + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_z_rows = cg_in((args->d_z ? args->d_z + step * d_z_step : nullptr), d_z_row);
             const cellgen_rows<const real> d_z_next_rows = cg_in(d_z_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const real dt = args->dt;
             const cellgen_rows<const store> force_rows = cg_in(args->force + step * nB * nH, nH);
@@ -853,13 +876,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 6)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, nT, nB, nH)
-        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, nT, nB, nH)
-        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, nT, nB, nI);
+    return cellgen_how(args->lengths, args->mask, args->reset, 6)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, args->reverse, nT, nB, nI);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward_workspace_size)(
@@ -959,32 +980,56 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 12 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, y_prev_before, cg_series(given->y, args->strided ? args->strides + 2 : nullptr, nB, nH), args->y_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nH, z_prev_before, cg_series(given->z, args->strided ? args->strides + 4 : nullptr, nB, nH), args->z_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, y_prev_before, cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nH), args->y_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, z_prev_before, cg_series(given->z, given->strided ? given->strides + 4 : nullptr, nB, nH), args->z_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nH, y_ordered, cg_series(given->y, args->strided ? args->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, y_ordered, cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.y = y_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.y = cellgen_first(given->y, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nH, z_ordered, cg_series(given->z, args->strided ? args->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, z_ordered, cg_series(given->z, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.z = z_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.z = cellgen_first(given->z, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_y) {
-        cg_collect(&run, nT, nB, nH, d_y_ordered, cg_series(given->d_y, args->strided ? args->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_y_ordered, cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_y = d_y_ordered;
+        cellgen_lay(own.strides + 6, nB, nH);
+    } else {
+        own.d_y = cellgen_first(given->d_y, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_z) {
-        cg_collect(&run, nT, nB, nH, d_z_ordered, cg_series(given->d_z, args->strided ? args->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_z_ordered, cg_series(given->d_z, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_z = d_z_ordered;
+        cellgen_lay(own.strides + 8, nB, nH);
+    } else {
+        own.d_z = cellgen_first(given->d_z, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
-    if (how & CELLGEN_MOVED(5)) own.d_x = d_x_ordered;
+    if (how & CELLGEN_MOVED(5)) {
+        own.d_x = d_x_ordered;
+        cellgen_lay(own.strides + 10, nB, nI);
+    } else {
+        own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nI, own.strides + 10);
+    }
+    const int64_t d_y_step = args->strides[6];
+    const int64_t d_y_row = args->strides[7];
+    const int64_t d_z_step = args->strides[8];
+    const int64_t d_z_row = args->strides[9];
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1, 2 * nH), cg_in(args->v, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH, 2 * nH), cg_in(args->w, nH));
     cg_copy(&run, nB, nH, cg_rows(d_y_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_y_last, nH));
@@ -998,9 +1043,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward)(
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(co_rnn_reverse_1), nB, nH,
-                cg_in((args->d_y ? args->d_y + step * nB * nH : nullptr), nH),
+                cg_in((args->d_y ? args->d_y + step * d_y_step : nullptr), d_y_row),
                 cg_in(d_y_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((args->d_z ? args->d_z + step * nB * nH : nullptr), nH),
+                cg_in((args->d_z ? args->d_z + step * d_z_step : nullptr), d_z_row),
                 cg_in(d_z_prev_pair + (step + 1) % 2 * nB * nH, nH),
                 args->dt,
                 cg_in(args->force + step * nB * nH, nH),
@@ -1020,8 +1065,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward)(
                 cg_rows(d_z_prev_pair + step % 2 * nB * nH, nH),
                 cg_rows(d_y_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_y_prev_pair + step % 2 * nB * nH, d_y_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_y, args->strided ? args->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_z_prev_pair + step % 2 * nB * nH, d_z_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_z, args->strided ? args->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_y_prev_pair + step % 2 * nB * nH, d_y_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_z_prev_pair + step % 2 * nB * nH, d_z_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_z, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, nH, adjoints + step * nB * nH, step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -1049,7 +1094,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(co_rnn_cuda_sequence_backward)(
     /* d_force_pre @ [u.T] */
     cg_gemm_nt(&run, nT * nB, nI, nH, adjoints, nH, args->u, nH, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(5))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, args->strided ? args->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

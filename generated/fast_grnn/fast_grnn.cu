@@ -667,6 +667,10 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_forward_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t x_step = args->strides[0];
+    const int64_t x_row = args->strides[1];
+    const int64_t h_step = args->strides[2];
+    const int64_t h_row = args->strides[3];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -678,21 +682,21 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* x @ [w] */
-        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->s ? args->s + step * nB * nH : forward_s), nH), nH, 0);
+        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * x_step, x_row), shared_1, cg_rows((args->s ? args->s + step * nB * nH : forward_s), nH), nH, 0);
         /* h_prev @ [u] */
-        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_2, cg_rows((args->s ? args->s + step * nB * nH : forward_s), nH), nH, 1);
+        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row)), shared_2, cg_rows((args->s ? args->s + step * nB * nH : forward_s), nH), nH, 1);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* z = sigmoid(b_z + s)
              * h_bar = tanh(b_h + s)
              * h = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar */
-            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
             const cellgen_rows<const store> b_z_rows = cg_in(args->b_z, nH);
             const cellgen_rows<const store> b_h_rows = cg_in(args->b_h, nH);
             const cellgen_rows<const store> s_rows = cg_in((args->s ? args->s + step * nB * nH : forward_s), nH);
             const cellgen_rows<const store> sigmoid_zeta_rows = cg_in(sigmoid_zeta_once, 1);
             const cellgen_rows<const store> sigmoid_nu_rows = cg_in(sigmoid_nu_once, 1);
-            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
             const real h_prev = cg_load(h_prev_rows, row, unit);
             const real b_z = cg_load(b_z_rows, 0, unit);
             const real b_h = cg_load(b_h_rows, 0, unit);
@@ -713,9 +717,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 2)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
+    return cellgen_how(args->lengths, args->mask, args->reset, 2)
         | (args->last ? CELLGEN_MOVED(1) : 0);
 }
 
@@ -777,13 +779,25 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 4 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 6 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 4 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 6 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
-    if (how & CELLGEN_MOVED(1)) own.h = h_ordered;
+    if (how & CELLGEN_MOVED(1)) {
+        own.h = h_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
+    }
     if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
+    const int64_t x_step = args->strides[0];
+    const int64_t x_row = args->strides[1];
+    const int64_t h_step = args->strides[2];
+    const int64_t h_row = args->strides[3];
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_sequence_forward_prologue_1), (int64_t)1, (int64_t)1,
         cg_in(args->zeta, 1),
         cg_in(args->nu, 1),
@@ -798,25 +812,25 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_forward)(
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* x @ [w] */
-            cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->w, nH, (args->s ? args->s + step * nB * nH : forward_s), nH, 0);
+            cg_gemm_nn(&run, nB, nH, nI, args->x + step * x_step, x_row, args->w, nH, (args->s ? args->s + step * nB * nH : forward_s), nH, 0);
             /* h_prev @ [u] */
-            cg_gemm_nn(&run, nB, nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u, nH, (args->s ? args->s + step * nB * nH : forward_s), nH, 1);
+            cg_gemm_nn(&run, nB, nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), args->u, nH, (args->s ? args->s + step * nB * nH : forward_s), nH, 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_forward_1), nB, nH,
-                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
                 cg_in(args->b_z, nH),
                 cg_in(args->b_h, nH),
                 cg_in((args->s ? args->s + step * nB * nH : forward_s), nH),
                 cg_in(sigmoid_zeta_once, 1),
                 cg_in(sigmoid_nu_once, 1),
-                cg_rows(args->h + step * nB * nH, nH));
+                cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
     if (how & CELLGEN_MOVED(1) && given->h)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h, args->strided ? args->strides + 2 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -1064,6 +1078,10 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t h_step = args->strides[2];
+    const int64_t h_row = args->strides[3];
+    const int64_t d_h_step = args->strides[4];
+    const int64_t d_h_row = args->strides[5];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -1080,9 +1098,9 @@ __global__ void CELLGEN_CUDA_NAME(fast_grnn_reverse_block)(
              * d_z = d_h_in * (h_prev - h_bar * sigmoid_zeta)
              * d_z_pre = d_z * (1 - z) * z
              * d_s = d_h_bar_pre + d_z_pre */
-            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
             const cellgen_rows<const store> b_z_rows = cg_in(args->b_z, nH);
             const cellgen_rows<const store> b_h_rows = cg_in(args->b_h, nH);
             const cellgen_rows<const store> s_rows = cg_in(args->s + step * nB * nH, nH);
@@ -1145,11 +1163,10 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward_how)
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 4)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, nT, nB, nI);
+    return cellgen_how(args->lengths, args->mask, args->reset, 4)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, args->reverse, nT, nB, nI);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward_workspace_size)(
@@ -1266,23 +1283,41 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 8 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, args->strided ? args->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, args->strided ? args->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.h = h_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2) && given->d_h) {
-        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, args->strided ? args->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
-    if (how & CELLGEN_MOVED(3)) own.d_x = d_x_ordered;
+    if (how & CELLGEN_MOVED(3)) {
+        own.d_x = d_x_ordered;
+        cellgen_lay(own.strides + 6, nB, nI);
+    } else {
+        own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nI, own.strides + 6);
+    }
+    const int64_t h_step = args->strides[2];
+    const int64_t h_row = args->strides[3];
+    const int64_t d_h_step = args->strides[4];
+    const int64_t d_h_row = args->strides[5];
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_sequence_backward_prologue_1), (int64_t)1, (int64_t)1,
         cg_in(args->zeta, 1),
         cg_in(args->nu, 1),
@@ -1298,9 +1333,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(fast_grnn_reverse_1), nB, nH,
-                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
                 cg_in(args->b_z, nH),
                 cg_in(args->b_h, nH),
                 cg_in(args->s + step * nB * nH, nH),
@@ -1319,7 +1354,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
                 cg_in(reverse_z, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, args->strided ? args->strides + 4 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -1366,7 +1401,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(fast_grnn_cuda_sequence_backward)(
         cg_rows(args->d_nu, 1),
         cg_rows(args->d_zeta, 1));
     if (how & CELLGEN_MOVED(3))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, args->strided ? args->strides + 6 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 6 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

@@ -575,6 +575,14 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_forward_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t r_step = args->strides[2];
+    const int64_t r_row = args->strides[3];
+    const int64_t u_step = args->strides[4];
+    const int64_t u_row = args->strides[5];
+    const int64_t c_step = args->strides[6];
+    const int64_t c_row = args->strides[7];
+    const int64_t h_step = args->strides[8];
+    const int64_t h_row = args->strides[9];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -586,19 +594,19 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [w_ru[I:I + H, :H], w_ru[I:I + H, H:2*H]] */
-        way::template product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), nH, 1);
+        way::template product<2>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row)), shared_1, cg_rows(forward_1_sums + step * nB * (2 * nH), (2 * nH)), nH, 1);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* r = sigmoid(b_ru_0 + x_w_ru_h_prev_0)
              * u = sigmoid(b_ru_1 + x_w_ru_h_prev_1)
              * h_prev_r = h_prev * r */
-            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
             const cellgen_rows<const store> b_ru_0_rows = cg_in(args->b_ru, (2 * nH));
             const cellgen_rows<const store> b_ru_1_rows = cg_in(args->b_ru + nH, (2 * nH));
             const cellgen_rows<const real> x_w_ru_h_prev_0_rows = cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH));
             const cellgen_rows<const real> x_w_ru_h_prev_1_rows = cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH));
-            const cellgen_rows<store> r_rows = cg_rows(args->r + step * nB * nH, nH);
-            const cellgen_rows<store> u_rows = cg_rows(args->u + step * nB * nH, nH);
+            const cellgen_rows<store> r_rows = cg_rows(args->r + step * r_step, r_row);
+            const cellgen_rows<store> u_rows = cg_rows(args->u + step * u_step, u_row);
             const cellgen_rows<store> h_prev_r_rows = cg_rows(forward_h_prev_r, nH);
             const real h_prev = cg_load(h_prev_rows, row, unit);
             const real b_ru_0 = cg_load(b_ru_0_rows, 0, unit);
@@ -620,12 +628,12 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_forward_block)(
             /* c_bar = b_c + x_w_c_h_prev_r
              * c = tanh(c_bar)
              * h = h_prev * u + (1 - u) * c */
-            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
             const cellgen_rows<const store> b_c_rows = cg_in(args->b_c, nH);
-            const cellgen_rows<const store> u_rows = cg_in(args->u + step * nB * nH, nH);
+            const cellgen_rows<const store> u_rows = cg_in(args->u + step * u_step, u_row);
             const cellgen_rows<const real> x_w_c_h_prev_r_rows = cg_in(forward_2_sums + step * nB * nH, nH);
-            const cellgen_rows<store> c_rows = cg_rows(args->c + step * nB * nH, nH);
-            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const cellgen_rows<store> c_rows = cg_rows(args->c + step * c_step, c_row);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
             const real h_prev = cg_load(h_prev_rows, row, unit);
             const real b_c = cg_load(b_c_rows, 0, unit);
             const real u = cg_load(u_rows, row, unit);
@@ -645,15 +653,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward_
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 5)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
+    return cellgen_how(args->lengths, args->mask, args->reset, 5)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last ? CELLGEN_MOVED(1) : 0)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(2) : 0)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(3) : 0)
-        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(4) : 0);
 }
 
@@ -725,16 +729,47 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 10 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
-    if (how & CELLGEN_MOVED(1)) own.r = r_ordered;
-    if (how & CELLGEN_MOVED(2)) own.u = u_ordered;
-    if (how & CELLGEN_MOVED(3)) own.c = c_ordered;
-    if (how & CELLGEN_MOVED(4)) own.h = h_ordered;
+    if (how & CELLGEN_MOVED(1)) {
+        own.r = r_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.r = cellgen_first(given->r, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
+    }
+    if (how & CELLGEN_MOVED(2)) {
+        own.u = u_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.u = cellgen_first(given->u, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
+    }
+    if (how & CELLGEN_MOVED(3)) {
+        own.c = c_ordered;
+        cellgen_lay(own.strides + 6, nB, nH);
+    } else {
+        own.c = cellgen_first(given->c, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
+    }
+    if (how & CELLGEN_MOVED(4)) {
+        own.h = h_ordered;
+        cellgen_lay(own.strides + 8, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
+    }
     if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
+    const int64_t r_step = args->strides[2];
+    const int64_t r_row = args->strides[3];
+    const int64_t u_step = args->strides[4];
+    const int64_t u_row = args->strides[5];
+    const int64_t c_step = args->strides[6];
+    const int64_t c_row = args->strides[7];
+    const int64_t h_step = args->strides[8];
+    const int64_t h_row = args->strides[9];
     /* x @ [w_ru[:I, :H], w_ru[:I, H:2*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 2 * nH, nI, args->x, nI, args->w_ru, (2 * nH), forward_1_sums, (2 * nH), 0);
     /* x @ [w_c[:I, :H]], all steps at once */
@@ -748,39 +783,39 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward)(
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [w_ru[I:I + H, :H], w_ru[I:I + H, H:2*H]] */
-            cg_gemm_nn(&run, nB, 2 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->w_ru + nI * (2 * nH), (2 * nH), forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
+            cg_gemm_nn(&run, nB, 2 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), args->w_ru + nI * (2 * nH), (2 * nH), forward_1_sums + step * nB * (2 * nH), (2 * nH), 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_forward_1), nB, nH,
-                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
                 cg_in(args->b_ru, (2 * nH)),
                 cg_in(args->b_ru + nH, (2 * nH)),
                 cg_in(forward_1_sums + step * nB * (2 * nH), (2 * nH)),
                 cg_in(forward_1_sums + step * nB * (2 * nH) + nH, (2 * nH)),
-                cg_rows(args->r + step * nB * nH, nH),
-                cg_rows(args->u + step * nB * nH, nH),
+                cg_rows(args->r + step * r_step, r_row),
+                cg_rows(args->u + step * u_step, u_row),
                 cg_rows(forward_h_prev_r, nH));
             /* h_prev_r @ [w_c[I:I + H, :H]] */
             cg_gemm_nn(&run, nB, nH, nH, forward_h_prev_r, nH, args->w_c + nI * nH, nH, forward_2_sums + step * nB * nH, nH, 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_forward_2), nB, nH,
-                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
                 cg_in(args->b_c, nH),
-                cg_in(args->u + step * nB * nH, nH),
+                cg_in(args->u + step * u_step, u_row),
                 cg_in(forward_2_sums + step * nB * nH, nH),
-                cg_rows(args->c + step * nB * nH, nH),
-                cg_rows(args->h + step * nB * nH, nH));
+                cg_rows(args->c + step * c_step, c_row),
+                cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
     if (how & CELLGEN_MOVED(1) && given->r)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->r, args->strided ? args->strides + 2 : nullptr, nB, nH), r_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->r, given->strided ? given->strides + 2 : nullptr, nB, nH), r_ordered, args->reverse, guarded ? step_counts : nullptr);
     if (how & CELLGEN_MOVED(2) && given->u)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->u, args->strided ? args->strides + 4 : nullptr, nB, nH), u_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->u, given->strided ? given->strides + 4 : nullptr, nB, nH), u_ordered, args->reverse, guarded ? step_counts : nullptr);
     if (how & CELLGEN_MOVED(3) && given->c)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->c, args->strided ? args->strides + 6 : nullptr, nB, nH), c_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->c, given->strided ? given->strides + 6 : nullptr, nB, nH), c_ordered, args->reverse, guarded ? step_counts : nullptr);
     if (how & CELLGEN_MOVED(4) && given->h)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h, args->strided ? args->strides + 8 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 8 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -978,6 +1013,22 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_reverse_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t r_step = args->strides[2];
+    const int64_t r_row = args->strides[3];
+    const int64_t u_step = args->strides[4];
+    const int64_t u_row = args->strides[5];
+    const int64_t c_step = args->strides[6];
+    const int64_t c_row = args->strides[7];
+    const int64_t h_step = args->strides[8];
+    const int64_t h_row = args->strides[9];
+    const int64_t d_r_step = args->strides[10];
+    const int64_t d_r_row = args->strides[11];
+    const int64_t d_u_step = args->strides[12];
+    const int64_t d_u_row = args->strides[13];
+    const int64_t d_c_step = args->strides[14];
+    const int64_t d_c_row = args->strides[15];
+    const int64_t d_h_step = args->strides[16];
+    const int64_t d_h_row = args->strides[17];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -994,13 +1045,13 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_reverse_block)(
              * d_c_bar = d_c_total * (1 - c**2)
              * d_u_total = d_u + d_h_in * (h_prev - c)
              * d_r_bar_u_bar_1 = d_u_total * (1 - u) * u */
-            const cellgen_rows<const store> d_u_rows = cg_in((args->d_u ? args->d_u + step * nB * nH : nullptr), nH);
-            const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH);
-            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_u_rows = cg_in((args->d_u ? args->d_u + step * d_u_step : nullptr), d_u_row);
+            const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row);
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
-            const cellgen_rows<const store> u_rows = cg_in(args->u + step * nB * nH, nH);
-            const cellgen_rows<const store> c_rows = cg_in(args->c + step * nB * nH, nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
+            const cellgen_rows<const store> u_rows = cg_in(args->u + step * u_step, u_row);
+            const cellgen_rows<const store> c_rows = cg_in(args->c + step * c_step, c_row);
             const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
             const cellgen_rows<store> d_c_bar_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
             const cellgen_rows<store> d_r_bar_u_bar_1_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH + nH, (3 * nH));
@@ -1027,10 +1078,10 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_reverse_block)(
             const int64_t row = top + my.row, unit = my.unit;
             /* d_r_total = d_r + d_h_prev_r * h_prev
              * d_r_bar_u_bar_0 = d_r_total * (1 - r) * r */
-            const cellgen_rows<const store> d_r_rows = cg_in((args->d_r ? args->d_r + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_r_rows = cg_in((args->d_r ? args->d_r + step * d_r_step : nullptr), d_r_row);
             const cellgen_rows<const real> d_h_prev_r_rows = cg_in(reverse_2_sums, nH);
-            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
-            const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
+            const cellgen_rows<const store> r_rows = cg_in(args->r + step * r_step, r_row);
             const cellgen_rows<store> d_r_bar_u_bar_0_rows = cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH));
             const real d_r = cg_load_or_zero(d_r_rows, row, unit);
             const real d_h_prev_r = cg_load(d_h_prev_r_rows, row, unit);
@@ -1049,8 +1100,8 @@ __global__ void CELLGEN_CUDA_NAME(gru_block_cell_reverse_block)(
             const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
             const cellgen_rows<const real> d_h_prev_r_rows = cg_in(reverse_2_sums, nH);
             const cellgen_rows<const real> d_h_prev_1_rows = cg_in(reverse_3_sums, nH);
-            const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
-            const cellgen_rows<const store> u_rows = cg_in(args->u + step * nB * nH, nH);
+            const cellgen_rows<const store> r_rows = cg_in(args->r + step * r_step, r_row);
+            const cellgen_rows<const store> u_rows = cg_in(args->u + step * u_step, u_row);
             const cellgen_rows<real> d_h_prev_rows = cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH);
             const real d_h_in = cg_load(d_h_in_rows, row, unit);
             const real d_h_prev_r = cg_load(d_h_prev_r_rows, row, unit);
@@ -1074,17 +1125,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 10)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, nT, nB, nH)
-        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, nT, nB, nH)
-        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, nT, nB, nH)
-        | cellgen_moves(6, args->strided ? args->strides + 12 : nullptr, nT, nB, nH)
-        | cellgen_moves(7, args->strided ? args->strides + 14 : nullptr, nT, nB, nH)
-        | cellgen_moves(8, args->strided ? args->strides + 16 : nullptr, nT, nB, nH)
-        | cellgen_moves(9, args->strided ? args->strides + 18 : nullptr, nT, nB, nI);
+    return cellgen_how(args->lengths, args->mask, args->reset, 10)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(9, args->strided ? args->strides + 18 : nullptr, args->reverse, nT, nB, nI);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward_workspace_size)(
@@ -1197,47 +1242,95 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 20 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 22 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 20 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 22 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, args->strided ? args->strides + 8 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nH, r_ordered, cg_series(given->r, args->strided ? args->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, r_ordered, cg_series(given->r, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.r = r_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.r = cellgen_first(given->r, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nH, u_ordered, cg_series(given->u, args->strided ? args->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, u_ordered, cg_series(given->u, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.u = u_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.u = cellgen_first(given->u, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3)) {
-        cg_collect(&run, nT, nB, nH, c_ordered, cg_series(given->c, args->strided ? args->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, c_ordered, cg_series(given->c, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.c = c_ordered;
+        cellgen_lay(own.strides + 6, nB, nH);
+    } else {
+        own.c = cellgen_first(given->c, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4)) {
-        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, args->strided ? args->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.h = h_ordered;
+        cellgen_lay(own.strides + 8, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_r) {
-        cg_collect(&run, nT, nB, nH, d_r_ordered, cg_series(given->d_r, args->strided ? args->strides + 10 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_r_ordered, cg_series(given->d_r, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_r = d_r_ordered;
+        cellgen_lay(own.strides + 10, nB, nH);
+    } else {
+        own.d_r = cellgen_first(given->d_r, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nH, own.strides + 10);
     }
     if (how & CELLGEN_MOVED(6) && given->d_u) {
-        cg_collect(&run, nT, nB, nH, d_u_ordered, cg_series(given->d_u, args->strided ? args->strides + 12 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_u_ordered, cg_series(given->d_u, given->strided ? given->strides + 12 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_u = d_u_ordered;
+        cellgen_lay(own.strides + 12, nB, nH);
+    } else {
+        own.d_u = cellgen_first(given->d_u, given->strided ? given->strides + 12 : nullptr, args->reverse, nT, nB, nH, own.strides + 12);
     }
     if (how & CELLGEN_MOVED(7) && given->d_c) {
-        cg_collect(&run, nT, nB, nH, d_c_ordered, cg_series(given->d_c, args->strided ? args->strides + 14 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_c_ordered, cg_series(given->d_c, given->strided ? given->strides + 14 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_c = d_c_ordered;
+        cellgen_lay(own.strides + 14, nB, nH);
+    } else {
+        own.d_c = cellgen_first(given->d_c, given->strided ? given->strides + 14 : nullptr, args->reverse, nT, nB, nH, own.strides + 14);
     }
     if (how & CELLGEN_MOVED(8) && given->d_h) {
-        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, args->strided ? args->strides + 16 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 16 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
+        cellgen_lay(own.strides + 16, nB, nH);
+    } else {
+        own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 16 : nullptr, args->reverse, nT, nB, nH, own.strides + 16);
     }
-    if (how & CELLGEN_MOVED(9)) own.d_x = d_x_ordered;
+    if (how & CELLGEN_MOVED(9)) {
+        own.d_x = d_x_ordered;
+        cellgen_lay(own.strides + 18, nB, nI);
+    } else {
+        own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 18 : nullptr, args->reverse, nT, nB, nI, own.strides + 18);
+    }
+    const int64_t r_step = args->strides[2];
+    const int64_t r_row = args->strides[3];
+    const int64_t u_step = args->strides[4];
+    const int64_t u_row = args->strides[5];
+    const int64_t c_step = args->strides[6];
+    const int64_t c_row = args->strides[7];
+    const int64_t h_step = args->strides[8];
+    const int64_t h_row = args->strides[9];
+    const int64_t d_r_step = args->strides[10];
+    const int64_t d_r_row = args->strides[11];
+    const int64_t d_u_step = args->strides[12];
+    const int64_t d_u_row = args->strides[13];
+    const int64_t d_c_step = args->strides[14];
+    const int64_t d_c_row = args->strides[15];
+    const int64_t d_h_step = args->strides[16];
+    const int64_t d_h_row = args->strides[17];
     cg_turn(&run, nH, nI, cg_rows(deferred_7_weights_1, nI), cg_in(args->w_c, nH));
     cg_turn(&run, 2 * nH, nI, cg_rows(deferred_7_weights_1 + nH * nI, nI), cg_in(args->w_ru, (2 * nH)));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
@@ -1250,23 +1343,23 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_reverse_1), nB, nH,
-                cg_in((args->d_u ? args->d_u + step * nB * nH : nullptr), nH),
-                cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
-                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in((args->d_u ? args->d_u + step * d_u_step : nullptr), d_u_row),
+                cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row),
+                cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-                cg_in(args->u + step * nB * nH, nH),
-                cg_in(args->c + step * nB * nH, nH),
+                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
+                cg_in(args->u + step * u_step, u_row),
+                cg_in(args->c + step * c_step, c_row),
                 cg_rows(reverse_d_h_in, nH),
                 cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
                 cg_rows(adjoints + step * nB * (3 * nH) + nH + nH, (3 * nH)));
             /* d_c_bar @ [w_c[I:I + H, :H].T] */
             cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (3 * nH), (3 * nH), args->w_c + nI * nH, nH, reverse_2_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(gru_block_cell_reverse_2), nB, nH,
-                cg_in((args->d_r ? args->d_r + step * nB * nH : nullptr), nH),
+                cg_in((args->d_r ? args->d_r + step * d_r_step : nullptr), d_r_row),
                 cg_in(reverse_2_sums, nH),
-                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
-                cg_in(args->r + step * nB * nH, nH),
+                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
+                cg_in(args->r + step * r_step, r_row),
                 cg_rows(adjoints + step * nB * (3 * nH) + nH, (3 * nH)));
             /* d_r_bar_u_bar @ [w_ru[I:I + H, :2*H].T] */
             cg_gemm_nt(&run, nB, nH, 2 * nH, adjoints + step * nB * (3 * nH) + nH, (3 * nH), args->w_ru + nI * (2 * nH), (2 * nH), reverse_3_sums, nH, 0);
@@ -1274,11 +1367,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
                 cg_in(reverse_d_h_in, nH),
                 cg_in(reverse_2_sums, nH),
                 cg_in(reverse_3_sums, nH),
-                cg_in(args->r + step * nB * nH, nH),
-                cg_in(args->u + step * nB * nH, nH),
+                cg_in(args->r + step * r_step, r_row),
+                cg_in(args->u + step * u_step, u_row),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, args->strided ? args->strides + 16 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 16 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (3 * nH), adjoints + step * nB * (3 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -1314,7 +1407,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
     /* d_c_bar @ [w_c[:I, :H].T]; d_r_bar_u_bar @ [w_ru[:I, :2*H].T] */
     cg_gemm_nn(&run, nT * nB, nI, 3 * nH, adjoints, (3 * nH), deferred_7_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(9))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, args->strided ? args->strides + 18 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 18 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

@@ -2,9 +2,9 @@
  *
  * Where a step may not count, tables say so, filled on the device from what the caller gives; steps
  * then read states from copies, and what they leave for such a row is put right after each of them.
- * Arrays over time that have gaps, are batch-first, reversed or guarded are copied into the order of
- * computation and back, zeros where a step does not count: products and sums over all steps then see
- * one matrix. Others are used where they are. Meaning and names are those of cellgen_sequence.h. A length outside 0..T counts as the
+ * Arrays over time are used where they are, at their strides. Those that products or sums over all
+ * steps read or write are copied into the order of computation and back unless one row follows the
+ * other; where steps may not count, all are, zeros in the place of such steps. Meaning and names are those of cellgen_sequence.h. A length outside 0..T counts as the
  * nearer of the two: looking at it on the host would wait for the device. */
 #ifndef CELLGEN_CUDA_OPTIONS_CUH
 #define CELLGEN_CUDA_OPTIONS_CUH
@@ -17,21 +17,42 @@
 #define CELLGEN_IF_MOVED(place, count) (how & CELLGEN_MOVED(place) ? (int64_t)(count) : 0)
 #define CELLGEN_IF_GUARDED(count) (how & CELLGEN_GUARDED ? (int64_t)(count) : 0)
 
-inline int64_t cellgen_how(
-    const void *lengths, const void *mask, const void *reset, int reverse, int arrays)
+inline int64_t cellgen_how(const void *lengths, const void *mask, const void *reset, int arrays)
 {
     const int64_t all = CELLGEN_MOVED(arrays) - CELLGEN_MOVED(0);
-    if (lengths || mask || reset) return CELLGEN_GUARDED | all;
-    return reverse ? all : 0;
+    return lengths || mask || reset ? CELLGEN_GUARDED | all : 0;
 }
 
-/* The bit of an array whose steps and rows lie so far apart, if that is not one row after the other. */
+/* The bit of an array whose steps and rows lie so far apart, if that is not one row after the other in
+ * the order of computation. */
 inline int64_t cellgen_moves(
-    int place, const int64_t *strides, int64_t steps, int64_t batch, int64_t units)
+    int place, const int64_t *strides, int reverse, int64_t steps, int64_t batch, int64_t units)
 {
+    if (reverse && steps > 1) return CELLGEN_MOVED(place);
     if (!strides) return 0;
     const bool even = (steps <= 1 || strides[0] == batch * units) && (batch <= 1 || strides[1] == units);
     return even ? 0 : CELLGEN_MOVED(place);
+}
+
+/* Strides of an array in which one row follows the other. */
+inline void cellgen_lay(int64_t *strides, int64_t batch, int64_t units)
+{
+    strides[0] = batch * units;
+    strides[1] = units;
+}
+
+/* The first step in the order of computation of an array of the caller, and its strides in that order;
+ * NULL stays NULL. */
+template <typename E>
+inline E *cellgen_first(E *at, const int64_t *layout, int reverse, int64_t steps, int64_t batch,
+    int64_t units, int64_t *strides)
+{
+    cellgen_lay(strides, batch, units);
+    if (layout) strides[0] = layout[0], strides[1] = layout[1];
+    if (!reverse || !at || steps < 1) return at;
+    at += (steps - 1) * strides[0];
+    strides[0] = -strides[0];
+    return at;
 }
 
 /* An array over time of the caller: elements from step to step, and from row to row. */

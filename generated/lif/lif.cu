@@ -380,6 +380,10 @@ __global__ void CELLGEN_CUDA_NAME(lif_forward_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t s_step = args->strides[2];
+    const int64_t s_row = args->strides[3];
+    const int64_t v_step = args->strides[4];
+    const int64_t v_row = args->strides[5];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -388,19 +392,19 @@ __global__ void CELLGEN_CUDA_NAME(lif_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* s_prev @ [u] */
-        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->s + (step - 1) * nB * nH : args->s_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
+        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->s + (step - 1) * s_step : args->s_prev), (step == 0 ? nH : s_row)), shared_1, cg_rows(forward_1_sums + step * nB * nH, nH), nH, 1);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* v = v_prev * decay + b + x_w_s_prev - s_prev * threshold
              * s = spike(v - threshold) */
-            const cellgen_rows<const store> v_prev_rows = cg_in((step ? args->v + (step - 1) * nB * nH : args->v_prev), nH);
-            const cellgen_rows<const store> s_prev_rows = cg_in((step ? args->s + (step - 1) * nB * nH : args->s_prev), nH);
+            const cellgen_rows<const store> v_prev_rows = cg_in((step ? args->v + (step - 1) * v_step : args->v_prev), (step == 0 ? nH : v_row));
+            const cellgen_rows<const store> s_prev_rows = cg_in((step ? args->s + (step - 1) * s_step : args->s_prev), (step == 0 ? nH : s_row));
             const cellgen_rows<const store> b_rows = cg_in(args->b, nH);
             const real decay = args->decay;
             const real threshold = args->threshold;
             const cellgen_rows<const real> x_w_s_prev_rows = cg_in(forward_1_sums + step * nB * nH, nH);
-            const cellgen_rows<store> v_rows = cg_rows(args->v + step * nB * nH, nH);
-            const cellgen_rows<store> s_rows = cg_rows(args->s + step * nB * nH, nH);
+            const cellgen_rows<store> v_rows = cg_rows(args->v + step * v_step, v_row);
+            const cellgen_rows<store> s_rows = cg_rows(args->s + step * s_step, s_row);
             const real v_prev = cg_load(v_prev_rows, row, unit);
             const real s_prev = cg_load(s_prev_rows, row, unit);
             const real b = cg_load(b_rows, 0, unit);
@@ -419,11 +423,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lif_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lif_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 3)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
+    return cellgen_how(args->lengths, args->mask, args->reset, 3)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last ? CELLGEN_MOVED(1) : 0)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(2) : 0);
 }
 
@@ -485,15 +487,32 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 6 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
-    if (how & CELLGEN_MOVED(1)) own.s = s_ordered;
-    if (how & CELLGEN_MOVED(2)) own.v = v_ordered;
+    if (how & CELLGEN_MOVED(1)) {
+        own.s = s_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.s = cellgen_first(given->s, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
+    }
+    if (how & CELLGEN_MOVED(2)) {
+        own.v = v_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.v = cellgen_first(given->v, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
+    }
     if (guarded) cg_begin_state(&run, nB, nH, v_prev_before, args->v_prev, nT > 0 ? step_fresh : nullptr);
     if (guarded) cg_begin_state(&run, nB, nH, s_prev_before, args->s_prev, nT > 0 ? step_fresh : nullptr);
+    const int64_t s_step = args->strides[2];
+    const int64_t s_row = args->strides[3];
+    const int64_t v_step = args->strides[4];
+    const int64_t v_row = args->strides[5];
     /* x @ [w], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_1_sums, nH, 0);
     cellgen_blocks blocks;
@@ -505,28 +524,28 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_forward)(
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* s_prev @ [u] */
-            cg_gemm_nn(&run, nB, nH, nH, (guarded ? s_prev_before : step ? args->s + (step - 1) * nB * nH : args->s_prev), nH, args->u, nH, forward_1_sums + step * nB * nH, nH, 1);
+            cg_gemm_nn(&run, nB, nH, nH, (guarded ? s_prev_before : step ? args->s + (step - 1) * s_step : args->s_prev), (guarded || step == 0 ? nH : s_row), args->u, nH, forward_1_sums + step * nB * nH, nH, 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lif_forward_1), nB, nH,
-                cg_in((guarded ? v_prev_before : step ? args->v + (step - 1) * nB * nH : args->v_prev), nH),
-                cg_in((guarded ? s_prev_before : step ? args->s + (step - 1) * nB * nH : args->s_prev), nH),
+                cg_in((guarded ? v_prev_before : step ? args->v + (step - 1) * v_step : args->v_prev), (guarded || step == 0 ? nH : v_row)),
+                cg_in((guarded ? s_prev_before : step ? args->s + (step - 1) * s_step : args->s_prev), (guarded || step == 0 ? nH : s_row)),
                 cg_in(args->b, nH),
                 args->decay,
                 args->threshold,
                 cg_in(forward_1_sums + step * nB * nH, nH),
-                cg_rows(args->v + step * nB * nH, nH),
-                cg_rows(args->s + step * nB * nH, nH));
+                cg_rows(args->v + step * v_step, v_row),
+                cg_rows(args->s + step * s_step, s_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, v_prev_before, args->v + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nH, s_prev_before, args->s + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, v_prev_before, args->v + step * v_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, s_prev_before, args->s + step * s_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->v_last, nH), cg_in(guarded ? v_prev_before : nT > 0 ? args->v + (nT - 1) * nB * nH : args->v_prev, nH));
-    cg_copy(&run, nB, nH, cg_rows(args->s_last, nH), cg_in(guarded ? s_prev_before : nT > 0 ? args->s + (nT - 1) * nB * nH : args->s_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->v_last, nH), cg_in(guarded ? v_prev_before : nT > 0 ? args->v + (nT - 1) * v_step : args->v_prev, !guarded && nT > 0 ? v_row : nH));
+    cg_copy(&run, nB, nH, cg_rows(args->s_last, nH), cg_in(guarded ? s_prev_before : nT > 0 ? args->s + (nT - 1) * s_step : args->s_prev, !guarded && nT > 0 ? s_row : nH));
     if (how & CELLGEN_MOVED(1) && given->s)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->s, args->strided ? args->strides + 2 : nullptr, nB, nH), s_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH), s_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(2) && given->v)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->v, args->strided ? args->strides + 4 : nullptr, nB, nH), v_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->v, given->strided ? given->strides + 4 : nullptr, nB, nH), v_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -655,6 +674,12 @@ __global__ void CELLGEN_CUDA_NAME(lif_reverse_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t v_step = args->strides[4];
+    const int64_t v_row = args->strides[5];
+    const int64_t d_s_step = args->strides[6];
+    const int64_t d_s_row = args->strides[7];
+    const int64_t d_v_step = args->strides[8];
+    const int64_t d_v_row = args->strides[9];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -668,13 +693,13 @@ __global__ void CELLGEN_CUDA_NAME(lif_reverse_block)(
              * d_s_pre = d_s_in / (10 * abs(v - threshold) + 1)**2
              * d_v_total = d_v_in + d_s_pre
              * d_v_prev = d_v_total * decay */
-            const cellgen_rows<const store> d_s_rows = cg_in((args->d_s ? args->d_s + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_s_rows = cg_in((args->d_s ? args->d_s + step * d_s_step : nullptr), d_s_row);
             const cellgen_rows<const real> d_s_next_rows = cg_in(d_s_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> d_v_rows = cg_in((args->d_v ? args->d_v + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_v_rows = cg_in((args->d_v ? args->d_v + step * d_v_step : nullptr), d_v_row);
             const cellgen_rows<const real> d_v_next_rows = cg_in(d_v_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const real decay = args->decay;
             const real threshold = args->threshold;
-            const cellgen_rows<const store> v_rows = cg_in(args->v + step * nB * nH, nH);
+            const cellgen_rows<const store> v_rows = cg_in(args->v + step * v_step, v_row);
             const cellgen_rows<store> d_v_total_rows = cg_rows(adjoints + step * nB * nH, nH);
             const cellgen_rows<real> d_v_prev_rows = cg_rows(d_v_prev_pair + step % 2 * nB * nH, nH);
             const real d_s = cg_load_or_zero(d_s_rows, row, unit);
@@ -724,13 +749,10 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 6)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, nT, nB, nH)
-        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, nT, nB, nH)
-        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, nT, nB, nI);
+    return cellgen_how(args->lengths, args->mask, args->reset, 6)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, args->reverse, nT, nB, nI);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lif_cuda_sequence_backward_workspace_size)(
@@ -814,31 +836,57 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 12 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, s_prev_before, cg_series(given->s, args->strided ? args->strides + 2 : nullptr, nB, nH), args->s_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, s_prev_before, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH), args->s_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nH, s_ordered, cg_series(given->s, args->strided ? args->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, s_ordered, cg_series(given->s, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.s = s_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.s = cellgen_first(given->s, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nH, v_ordered, cg_series(given->v, args->strided ? args->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, v_ordered, cg_series(given->v, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.v = v_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.v = cellgen_first(given->v, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_s) {
-        cg_collect(&run, nT, nB, nH, d_s_ordered, cg_series(given->d_s, args->strided ? args->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_s_ordered, cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_s = d_s_ordered;
+        cellgen_lay(own.strides + 6, nB, nH);
+    } else {
+        own.d_s = cellgen_first(given->d_s, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_v) {
-        cg_collect(&run, nT, nB, nH, d_v_ordered, cg_series(given->d_v, args->strided ? args->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_v_ordered, cg_series(given->d_v, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_v = d_v_ordered;
+        cellgen_lay(own.strides + 8, nB, nH);
+    } else {
+        own.d_v = cellgen_first(given->d_v, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
-    if (how & CELLGEN_MOVED(5)) own.d_x = d_x_ordered;
+    if (how & CELLGEN_MOVED(5)) {
+        own.d_x = d_x_ordered;
+        cellgen_lay(own.strides + 10, nB, nI);
+    } else {
+        own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nI, own.strides + 10);
+    }
+    const int64_t v_step = args->strides[4];
+    const int64_t v_row = args->strides[5];
+    const int64_t d_s_step = args->strides[6];
+    const int64_t d_s_row = args->strides[7];
+    const int64_t d_v_step = args->strides[8];
+    const int64_t d_v_row = args->strides[9];
     cg_copy(&run, nB, nH, cg_rows(d_v_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_v_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_s_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_s_last, nH));
     cellgen_blocks blocks;
@@ -850,13 +898,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_backward)(
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lif_reverse_1), nB, nH,
-                cg_in((args->d_s ? args->d_s + step * nB * nH : nullptr), nH),
+                cg_in((args->d_s ? args->d_s + step * d_s_step : nullptr), d_s_row),
                 cg_in(d_s_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((args->d_v ? args->d_v + step * nB * nH : nullptr), nH),
+                cg_in((args->d_v ? args->d_v + step * d_v_step : nullptr), d_v_row),
                 cg_in(d_v_prev_pair + (step + 1) % 2 * nB * nH, nH),
                 args->decay,
                 args->threshold,
-                cg_in(args->v + step * nB * nH, nH),
+                cg_in(args->v + step * v_step, v_row),
                 cg_rows(adjoints + step * nB * nH, nH),
                 cg_rows(d_v_prev_pair + step % 2 * nB * nH, nH));
             /* d_v_total @ [u.T] */
@@ -867,8 +915,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_backward)(
                 args->threshold,
                 cg_rows(d_s_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_v_prev_pair + step % 2 * nB * nH, d_v_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_v, args->strided ? args->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_s_prev_pair + step % 2 * nB * nH, d_s_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_s, args->strided ? args->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_v_prev_pair + step % 2 * nB * nH, d_v_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_v, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_s_prev_pair + step % 2 * nB * nH, d_s_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_s, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, nH, adjoints + step * nB * nH, step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -892,7 +940,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lif_cuda_sequence_backward)(
     /* d_v_total @ [w.T] */
     cg_gemm_nt(&run, nT * nB, nI, nH, adjoints, nH, args->w, nH, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(5))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, args->strided ? args->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

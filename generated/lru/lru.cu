@@ -999,6 +999,14 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t x_step = args->strides[0];
+    const int64_t x_row = args->strides[1];
+    const int64_t y_step = args->strides[2];
+    const int64_t y_row = args->strides[3];
+    const int64_t h_re_step = args->strides[4];
+    const int64_t h_re_row = args->strides[5];
+    const int64_t h_im_step = args->strides[6];
+    const int64_t h_im_row = args->strides[7];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -1016,22 +1024,22 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* x @ [b_re] */
-        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH), nH, 0);
+        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * x_step, x_row), shared_1, cg_rows((args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH), nH, 0);
         /* x @ [b_im] */
-        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_2, cg_rows((args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH), nH, 0);
+        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * x_step, x_row), shared_2, cg_rows((args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* h_re = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im
              * h_im = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im */
-            const cellgen_rows<const store> h_re_prev_rows = cg_in((step ? args->h_re + (step - 1) * nB * nH : args->h_re_prev), nH);
-            const cellgen_rows<const store> h_im_prev_rows = cg_in((step ? args->h_im + (step - 1) * nB * nH : args->h_im_prev), nH);
+            const cellgen_rows<const store> h_re_prev_rows = cg_in((step ? args->h_re + (step - 1) * h_re_step : args->h_re_prev), (step == 0 ? nH : h_re_row));
+            const cellgen_rows<const store> h_im_prev_rows = cg_in((step ? args->h_im + (step - 1) * h_im_step : args->h_im_prev), (step == 0 ? nH : h_im_row));
             const cellgen_rows<const store> scale_rows = cg_in(scale_once, nH);
             const cellgen_rows<const store> lam_re_rows = cg_in(lam_re_once, nH);
             const cellgen_rows<const store> lam_im_rows = cg_in(lam_im_once, nH);
             const cellgen_rows<const store> x_b_re_rows = cg_in((args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH);
             const cellgen_rows<const store> x_b_im_rows = cg_in((args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH);
-            const cellgen_rows<store> h_re_rows = cg_rows(args->h_re + step * nB * nH, nH);
-            const cellgen_rows<store> h_im_rows = cg_rows(args->h_im + step * nB * nH, nH);
+            const cellgen_rows<store> h_re_rows = cg_rows(args->h_re + step * h_re_step, h_re_row);
+            const cellgen_rows<store> h_im_rows = cg_rows(args->h_im + step * h_im_step, h_im_row);
             const real h_re_prev = cg_load(h_re_prev_rows, row, unit);
             const real h_im_prev = cg_load(h_im_prev_rows, row, unit);
             const real scale = cg_load(scale_rows, 0, unit);
@@ -1046,17 +1054,17 @@ __global__ void CELLGEN_CUDA_NAME(lru_forward_block)(
 }
         __syncthreads();
         /* h_re @ [c_re] */
-        way::template product<1>(top, rows, nI, nH, cg_in(args->h_re + step * nB * nH, nH), shared_3, cg_rows(forward_2_sums, (2 * nI)), nI, 0);
+        way::template product<1>(top, rows, nI, nH, cg_in(args->h_re + step * h_re_step, h_re_row), shared_3, cg_rows(forward_2_sums, (2 * nI)), nI, 0);
         /* h_im @ [c_im] */
-        way::template product<1>(top, rows, nI, nH, cg_in(args->h_im + step * nB * nH, nH), shared_4, cg_rows(forward_2_sums + nI, (2 * nI)), nI, 0);
+        way::template product<1>(top, rows, nI, nH, cg_in(args->h_im + step * h_im_step, h_im_row), shared_4, cg_rows(forward_2_sums + nI, (2 * nI)), nI, 0);
         for (typename way::walk my(rows, nI); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* y = x * d + h_re_c_re - h_im_c_im */
-            const cellgen_rows<const store> x_rows = cg_in(args->x + step * nB * nI, nI);
+            const cellgen_rows<const store> x_rows = cg_in(args->x + step * x_step, x_row);
             const cellgen_rows<const store> d_rows = cg_in(args->d, nI);
             const cellgen_rows<const real> h_re_c_re_rows = cg_in(forward_2_sums, (2 * nI));
             const cellgen_rows<const real> h_im_c_im_rows = cg_in(forward_2_sums + nI, (2 * nI));
-            const cellgen_rows<store> y_rows = cg_rows(args->y + step * nB * nI, nI);
+            const cellgen_rows<store> y_rows = cg_rows(args->y + step * y_step, y_row);
             const real x = cg_load(x_rows, row, unit);
             const real d = cg_load(d_rows, 0, unit);
             const real h_re_c_re = cg_load(h_re_c_re_rows, row, unit);
@@ -1073,13 +1081,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 4)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nI)
+    return cellgen_how(args->lengths, args->mask, args->reset, 4)
         | (args->last ? CELLGEN_MOVED(1) : 0)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(2) : 0)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(3) : 0);
 }
 
@@ -1180,16 +1184,42 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 8 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
-    if (how & CELLGEN_MOVED(1)) own.y = y_ordered;
-    if (how & CELLGEN_MOVED(2)) own.h_re = h_re_ordered;
-    if (how & CELLGEN_MOVED(3)) own.h_im = h_im_ordered;
+    if (how & CELLGEN_MOVED(1)) {
+        own.y = y_ordered;
+        cellgen_lay(own.strides + 2, nB, nI);
+    } else {
+        own.y = cellgen_first(given->y, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nI, own.strides + 2);
+    }
+    if (how & CELLGEN_MOVED(2)) {
+        own.h_re = h_re_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.h_re = cellgen_first(given->h_re, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
+    }
+    if (how & CELLGEN_MOVED(3)) {
+        own.h_im = h_im_ordered;
+        cellgen_lay(own.strides + 6, nB, nH);
+    } else {
+        own.h_im = cellgen_first(given->h_im, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
+    }
     if (guarded) cg_begin_state(&run, nB, nH, h_re_prev_before, args->h_re_prev, nT > 0 ? step_fresh : nullptr);
     if (guarded) cg_begin_state(&run, nB, nH, h_im_prev_before, args->h_im_prev, nT > 0 ? step_fresh : nullptr);
+    const int64_t x_step = args->strides[0];
+    const int64_t x_row = args->strides[1];
+    const int64_t y_step = args->strides[2];
+    const int64_t y_row = args->strides[3];
+    const int64_t h_re_step = args->strides[4];
+    const int64_t h_re_row = args->strides[5];
+    const int64_t h_im_step = args->strides[6];
+    const int64_t h_im_row = args->strides[7];
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_sequence_forward_prologue_1), (int64_t)1, nH,
         cg_in(args->nu_log, nH),
         cg_in(args->theta_log, nH),
@@ -1211,43 +1241,43 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* x @ [b_re] */
-            cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->b_re, nH, (args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH, 0);
+            cg_gemm_nn(&run, nB, nH, nI, args->x + step * x_step, x_row, args->b_re, nH, (args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH, 0);
             /* x @ [b_im] */
-            cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->b_im, nH, (args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH, 0);
+            cg_gemm_nn(&run, nB, nH, nI, args->x + step * x_step, x_row, args->b_im, nH, (args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_forward_1), nB, nH,
-                cg_in((guarded ? h_re_prev_before : step ? args->h_re + (step - 1) * nB * nH : args->h_re_prev), nH),
-                cg_in((guarded ? h_im_prev_before : step ? args->h_im + (step - 1) * nB * nH : args->h_im_prev), nH),
+                cg_in((guarded ? h_re_prev_before : step ? args->h_re + (step - 1) * h_re_step : args->h_re_prev), (guarded || step == 0 ? nH : h_re_row)),
+                cg_in((guarded ? h_im_prev_before : step ? args->h_im + (step - 1) * h_im_step : args->h_im_prev), (guarded || step == 0 ? nH : h_im_row)),
                 cg_in(scale_once, nH),
                 cg_in(lam_re_once, nH),
                 cg_in(lam_im_once, nH),
                 cg_in((args->x_b_re ? args->x_b_re + step * nB * nH : forward_x_b_re), nH),
                 cg_in((args->x_b_im ? args->x_b_im + step * nB * nH : forward_x_b_im), nH),
-                cg_rows(args->h_re + step * nB * nH, nH),
-                cg_rows(args->h_im + step * nB * nH, nH));
+                cg_rows(args->h_re + step * h_re_step, h_re_row),
+                cg_rows(args->h_im + step * h_im_step, h_im_row));
             /* h_re @ [c_re] */
-            cg_gemm_nn(&run, nB, nI, nH, args->h_re + step * nB * nH, nH, args->c_re, nI, forward_2_sums, (2 * nI), 0);
+            cg_gemm_nn(&run, nB, nI, nH, args->h_re + step * h_re_step, h_re_row, args->c_re, nI, forward_2_sums, (2 * nI), 0);
             /* h_im @ [c_im] */
-            cg_gemm_nn(&run, nB, nI, nH, args->h_im + step * nB * nH, nH, args->c_im, nI, forward_2_sums + nI, (2 * nI), 0);
+            cg_gemm_nn(&run, nB, nI, nH, args->h_im + step * h_im_step, h_im_row, args->c_im, nI, forward_2_sums + nI, (2 * nI), 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_forward_2), nB, nI,
-                cg_in(args->x + step * nB * nI, nI),
+                cg_in(args->x + step * x_step, x_row),
                 cg_in(args->d, nI),
                 cg_in(forward_2_sums, (2 * nI)),
                 cg_in(forward_2_sums + nI, (2 * nI)),
-                cg_rows(args->y + step * nB * nI, nI));
+                cg_rows(args->y + step * y_step, y_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, h_re_prev_before, args->h_re + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nH, h_im_prev_before, args->h_im + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, h_re_prev_before, args->h_re + step * h_re_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, h_im_prev_before, args->h_im + step * h_im_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_re_last, nH), cg_in(guarded ? h_re_prev_before : nT > 0 ? args->h_re + (nT - 1) * nB * nH : args->h_re_prev, nH));
-    cg_copy(&run, nB, nH, cg_rows(args->h_im_last, nH), cg_in(guarded ? h_im_prev_before : nT > 0 ? args->h_im + (nT - 1) * nB * nH : args->h_im_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_re_last, nH), cg_in(guarded ? h_re_prev_before : nT > 0 ? args->h_re + (nT - 1) * h_re_step : args->h_re_prev, !guarded && nT > 0 ? h_re_row : nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_im_last, nH), cg_in(guarded ? h_im_prev_before : nT > 0 ? args->h_im + (nT - 1) * h_im_step : args->h_im_prev, !guarded && nT > 0 ? h_im_row : nH));
     if (how & CELLGEN_MOVED(1) && given->y)
-        cg_deliver(&run, nT, nB, nI, cg_series(given->y, args->strided ? args->strides + 2 : nullptr, nB, nI), y_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nI, cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nI), y_ordered, args->reverse, guarded ? step_counts : nullptr);
     if (how & CELLGEN_MOVED(2) && given->h_re)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h_re, args->strided ? args->strides + 4 : nullptr, nB, nH), h_re_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->h_re, given->strided ? given->strides + 4 : nullptr, nB, nH), h_re_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->h_im)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h_im, args->strided ? args->strides + 6 : nullptr, nB, nH), h_im_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->h_im, given->strided ? given->strides + 6 : nullptr, nB, nH), h_im_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -1626,6 +1656,12 @@ __global__ void CELLGEN_CUDA_NAME(lru_reverse_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t d_y_step = args->strides[6];
+    const int64_t d_y_row = args->strides[7];
+    const int64_t d_h_re_step = args->strides[8];
+    const int64_t d_h_re_row = args->strides[9];
+    const int64_t d_h_im_step = args->strides[10];
+    const int64_t d_h_im_row = args->strides[11];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -1639,9 +1675,9 @@ __global__ void CELLGEN_CUDA_NAME(lru_reverse_block)(
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_re_in = d_h_re + d_h_re_next
              * d_h_im_in = d_h_im + d_h_im_next */
-            const cellgen_rows<const store> d_h_re_rows = cg_in((args->d_h_re ? args->d_h_re + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_h_re_rows = cg_in((args->d_h_re ? args->d_h_re + step * d_h_re_step : nullptr), d_h_re_row);
             const cellgen_rows<const real> d_h_re_next_rows = cg_in(d_h_re_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> d_h_im_rows = cg_in((args->d_h_im ? args->d_h_im + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_h_im_rows = cg_in((args->d_h_im ? args->d_h_im + step * d_h_im_step : nullptr), d_h_im_row);
             const cellgen_rows<const real> d_h_im_next_rows = cg_in(d_h_im_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const cellgen_rows<real> d_h_re_in_rows = cg_rows(reverse_d_h_re_in, nH);
             const cellgen_rows<real> d_h_im_in_rows = cg_rows(reverse_d_h_im_in, nH);
@@ -1659,7 +1695,7 @@ __global__ void CELLGEN_CUDA_NAME(lru_reverse_block)(
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_im_c_im = -d_y
              * d_y_copy = d_y */
-            const cellgen_rows<const store> d_y_rows = cg_in((args->d_y ? args->d_y + step * nB * nI : nullptr), nI);
+            const cellgen_rows<const store> d_y_rows = cg_in((args->d_y ? args->d_y + step * d_y_step : nullptr), d_y_row);
             const cellgen_rows<store> d_h_im_c_im_rows = cg_rows(adjoints + step * nB * (nI + 2 * nH), (nI + 2 * nH));
             const cellgen_rows<store> d_y_copy_rows = cg_rows(reverse_d_y_copy, nI);
             const real d_y = cg_load_or_zero(d_y_rows, row, unit);
@@ -1723,14 +1759,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 7)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, nT, nB, nI)
-        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, nT, nB, nH)
-        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, nT, nB, nH)
-        | cellgen_moves(6, args->strided ? args->strides + 12 : nullptr, nT, nB, nI);
+    return cellgen_how(args->lengths, args->mask, args->reset, 7)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(6, args->strided ? args->strides + 12 : nullptr, args->reverse, nT, nB, nI);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lru_cuda_sequence_backward_workspace_size)(
@@ -1897,36 +1931,65 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 14 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 14 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 16 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, h_re_prev_before, cg_series(given->h_re, args->strided ? args->strides + 2 : nullptr, nB, nH), args->h_re_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nH, h_im_prev_before, cg_series(given->h_im, args->strided ? args->strides + 4 : nullptr, nB, nH), args->h_im_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, h_re_prev_before, cg_series(given->h_re, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_re_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, h_im_prev_before, cg_series(given->h_im, given->strided ? given->strides + 4 : nullptr, nB, nH), args->h_im_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nH, h_re_ordered, cg_series(given->h_re, args->strided ? args->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, h_re_ordered, cg_series(given->h_re, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.h_re = h_re_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.h_re = cellgen_first(given->h_re, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nH, h_im_ordered, cg_series(given->h_im, args->strided ? args->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, h_im_ordered, cg_series(given->h_im, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.h_im = h_im_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.h_im = cellgen_first(given->h_im, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_y) {
-        cg_collect(&run, nT, nB, nI, d_y_ordered, cg_series(given->d_y, args->strided ? args->strides + 6 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, d_y_ordered, cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.d_y = d_y_ordered;
+        cellgen_lay(own.strides + 6, nB, nI);
+    } else {
+        own.d_y = cellgen_first(given->d_y, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nI, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_h_re) {
-        cg_collect(&run, nT, nB, nH, d_h_re_ordered, cg_series(given->d_h_re, args->strided ? args->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_h_re_ordered, cg_series(given->d_h_re, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_h_re = d_h_re_ordered;
+        cellgen_lay(own.strides + 8, nB, nH);
+    } else {
+        own.d_h_re = cellgen_first(given->d_h_re, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_h_im) {
-        cg_collect(&run, nT, nB, nH, d_h_im_ordered, cg_series(given->d_h_im, args->strided ? args->strides + 10 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_h_im_ordered, cg_series(given->d_h_im, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_h_im = d_h_im_ordered;
+        cellgen_lay(own.strides + 10, nB, nH);
+    } else {
+        own.d_h_im = cellgen_first(given->d_h_im, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nH, own.strides + 10);
     }
-    if (how & CELLGEN_MOVED(6)) own.d_x = d_x_ordered;
+    if (how & CELLGEN_MOVED(6)) {
+        own.d_x = d_x_ordered;
+        cellgen_lay(own.strides + 12, nB, nI);
+    } else {
+        own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 12 : nullptr, args->reverse, nT, nB, nI, own.strides + 12);
+    }
+    const int64_t d_y_step = args->strides[6];
+    const int64_t d_y_row = args->strides[7];
+    const int64_t d_h_re_step = args->strides[8];
+    const int64_t d_h_re_row = args->strides[9];
+    const int64_t d_h_im_step = args->strides[10];
+    const int64_t d_h_im_row = args->strides[11];
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_sequence_backward_prologue_1), (int64_t)1, nH,
         cg_in(args->nu_log, nH),
         cg_in(args->theta_log, nH),
@@ -1950,14 +2013,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_reverse_1), nB, nH,
-                cg_in((args->d_h_re ? args->d_h_re + step * nB * nH : nullptr), nH),
+                cg_in((args->d_h_re ? args->d_h_re + step * d_h_re_step : nullptr), d_h_re_row),
                 cg_in(d_h_re_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((args->d_h_im ? args->d_h_im + step * nB * nH : nullptr), nH),
+                cg_in((args->d_h_im ? args->d_h_im + step * d_h_im_step : nullptr), d_h_im_row),
                 cg_in(d_h_im_prev_pair + (step + 1) % 2 * nB * nH, nH),
                 cg_rows(reverse_d_h_re_in, nH),
                 cg_rows(reverse_d_h_im_in, nH));
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lru_reverse_2), nB, nI,
-                cg_in((args->d_y ? args->d_y + step * nB * nI : nullptr), nI),
+                cg_in((args->d_y ? args->d_y + step * d_y_step : nullptr), d_y_row),
                 cg_rows(adjoints + step * nB * (nI + 2 * nH), (nI + 2 * nH)),
                 cg_rows(reverse_d_y_copy, nI));
             /* d_y_copy @ [c_re.T] */
@@ -1976,8 +2039,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
                 cg_rows(d_h_im_prev_pair + step % 2 * nB * nH, nH),
                 cg_rows(d_h_re_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_h_re_prev_pair + step % 2 * nB * nH, d_h_re_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h_re, args->strided ? args->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_h_im_prev_pair + step % 2 * nB * nH, d_h_im_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h_im, args->strided ? args->strides + 10 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_h_re_prev_pair + step % 2 * nB * nH, d_h_re_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h_re, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_h_im_prev_pair + step % 2 * nB * nH, d_h_im_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h_im, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (nI + 2 * nH), adjoints + step * nB * (nI + 2 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -2049,7 +2112,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
         cg_rows(args->d_theta_log, nH),
         cg_rows(args->d_nu_log, nH));
     if (how & CELLGEN_MOVED(6))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, args->strided ? args->strides + 12 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 12 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

@@ -721,6 +721,20 @@ __global__ void CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_forward_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t i_step = args->strides[2];
+    const int64_t i_row = args->strides[3];
+    const int64_t cs_step = args->strides[4];
+    const int64_t cs_row = args->strides[5];
+    const int64_t f_step = args->strides[6];
+    const int64_t f_row = args->strides[7];
+    const int64_t o_step = args->strides[8];
+    const int64_t o_row = args->strides[9];
+    const int64_t ci_step = args->strides[10];
+    const int64_t ci_row = args->strides[11];
+    const int64_t co_step = args->strides[12];
+    const int64_t co_row = args->strides[13];
+    const int64_t h_step = args->strides[14];
+    const int64_t h_row = args->strides[15];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -729,7 +743,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [w[I:I + H, :H], w[I:I + H, H:2*H], w[I:I + H, 2*H:3*H], w[I:I + H, 3*H:4*H]] */
-        way::template product<4>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), nH, 1);
+        way::template product<4>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row)), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), nH, 1);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* i_bar = b_0 + x_w_h_prev_0
@@ -744,7 +758,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_forward_block)(
              * co = tanh(cs)
              * o = sigmoid(wco * cs + o_bar)
              * h = co * o */
-            const cellgen_rows<const store> cs_prev_rows = cg_in((step ? args->cs + (step - 1) * nB * nH : args->cs_prev), nH);
+            const cellgen_rows<const store> cs_prev_rows = cg_in((step ? args->cs + (step - 1) * cs_step : args->cs_prev), (step == 0 ? nH : cs_row));
             const cellgen_rows<const store> wci_rows = cg_in(args->wci, nH);
             const cellgen_rows<const store> wcf_rows = cg_in(args->wcf, nH);
             const cellgen_rows<const store> wco_rows = cg_in(args->wco, nH);
@@ -758,13 +772,13 @@ __global__ void CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_forward_block)(
             const cellgen_rows<const real> x_w_h_prev_1_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH));
             const cellgen_rows<const real> x_w_h_prev_2_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH));
             const cellgen_rows<const real> x_w_h_prev_3_rows = cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH));
-            const cellgen_rows<store> i_rows = cg_rows(args->i + step * nB * nH, nH);
-            const cellgen_rows<store> ci_rows = cg_rows(args->ci + step * nB * nH, nH);
-            const cellgen_rows<store> f_rows = cg_rows(args->f + step * nB * nH, nH);
-            const cellgen_rows<store> cs_rows = cg_rows(args->cs + step * nB * nH, nH);
-            const cellgen_rows<store> co_rows = cg_rows(args->co + step * nB * nH, nH);
-            const cellgen_rows<store> o_rows = cg_rows(args->o + step * nB * nH, nH);
-            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const cellgen_rows<store> i_rows = cg_rows(args->i + step * i_step, i_row);
+            const cellgen_rows<store> ci_rows = cg_rows(args->ci + step * ci_step, ci_row);
+            const cellgen_rows<store> f_rows = cg_rows(args->f + step * f_step, f_row);
+            const cellgen_rows<store> cs_rows = cg_rows(args->cs + step * cs_step, cs_row);
+            const cellgen_rows<store> co_rows = cg_rows(args->co + step * co_step, co_row);
+            const cellgen_rows<store> o_rows = cg_rows(args->o + step * o_step, o_row);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
             const real cs_prev = cg_load(cs_prev_rows, row, unit);
             const real wci = cg_load(wci_rows, 0, unit);
             const real wcf = cg_load(wcf_rows, 0, unit);
@@ -806,21 +820,14 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_seque
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 8)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
+    return cellgen_how(args->lengths, args->mask, args->reset, 8)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last ? CELLGEN_MOVED(1) : 0)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(2) : 0)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(3) : 0)
-        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(4) : 0)
-        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(5) : 0)
-        | cellgen_moves(6, args->strided ? args->strides + 12 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(6) : 0)
-        | cellgen_moves(7, args->strided ? args->strides + 14 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(7) : 0);
 }
 
@@ -904,20 +911,72 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 16 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 18 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 16 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 18 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
-    if (how & CELLGEN_MOVED(1)) own.i = i_ordered;
-    if (how & CELLGEN_MOVED(2)) own.cs = cs_ordered;
-    if (how & CELLGEN_MOVED(3)) own.f = f_ordered;
-    if (how & CELLGEN_MOVED(4)) own.o = o_ordered;
-    if (how & CELLGEN_MOVED(5)) own.ci = ci_ordered;
-    if (how & CELLGEN_MOVED(6)) own.co = co_ordered;
-    if (how & CELLGEN_MOVED(7)) own.h = h_ordered;
+    if (how & CELLGEN_MOVED(1)) {
+        own.i = i_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.i = cellgen_first(given->i, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
+    }
+    if (how & CELLGEN_MOVED(2)) {
+        own.cs = cs_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.cs = cellgen_first(given->cs, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
+    }
+    if (how & CELLGEN_MOVED(3)) {
+        own.f = f_ordered;
+        cellgen_lay(own.strides + 6, nB, nH);
+    } else {
+        own.f = cellgen_first(given->f, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
+    }
+    if (how & CELLGEN_MOVED(4)) {
+        own.o = o_ordered;
+        cellgen_lay(own.strides + 8, nB, nH);
+    } else {
+        own.o = cellgen_first(given->o, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
+    }
+    if (how & CELLGEN_MOVED(5)) {
+        own.ci = ci_ordered;
+        cellgen_lay(own.strides + 10, nB, nH);
+    } else {
+        own.ci = cellgen_first(given->ci, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nH, own.strides + 10);
+    }
+    if (how & CELLGEN_MOVED(6)) {
+        own.co = co_ordered;
+        cellgen_lay(own.strides + 12, nB, nH);
+    } else {
+        own.co = cellgen_first(given->co, given->strided ? given->strides + 12 : nullptr, args->reverse, nT, nB, nH, own.strides + 12);
+    }
+    if (how & CELLGEN_MOVED(7)) {
+        own.h = h_ordered;
+        cellgen_lay(own.strides + 14, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 14 : nullptr, args->reverse, nT, nB, nH, own.strides + 14);
+    }
     if (guarded) cg_begin_state(&run, nB, nH, cs_prev_before, args->cs_prev, nT > 0 ? step_fresh : nullptr);
     if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
+    const int64_t i_step = args->strides[2];
+    const int64_t i_row = args->strides[3];
+    const int64_t cs_step = args->strides[4];
+    const int64_t cs_row = args->strides[5];
+    const int64_t f_step = args->strides[6];
+    const int64_t f_row = args->strides[7];
+    const int64_t o_step = args->strides[8];
+    const int64_t o_row = args->strides[9];
+    const int64_t ci_step = args->strides[10];
+    const int64_t ci_row = args->strides[11];
+    const int64_t co_step = args->strides[12];
+    const int64_t co_row = args->strides[13];
+    const int64_t h_step = args->strides[14];
+    const int64_t h_row = args->strides[15];
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, args->w, (4 * nH), forward_1_sums, (4 * nH), 0);
     cellgen_blocks blocks;
@@ -929,9 +988,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [w[I:I + H, :H], w[I:I + H, H:2*H], w[I:I + H, 2*H:3*H], w[I:I + H, 3*H:4*H]] */
-            cg_gemm_nn(&run, nB, 4 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->w + nI * (4 * nH), (4 * nH), forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
+            cg_gemm_nn(&run, nB, 4 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), args->w + nI * (4 * nH), (4 * nH), forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_forward_1), nB, nH,
-                cg_in((guarded ? cs_prev_before : step ? args->cs + (step - 1) * nB * nH : args->cs_prev), nH),
+                cg_in((guarded ? cs_prev_before : step ? args->cs + (step - 1) * cs_step : args->cs_prev), (guarded || step == 0 ? nH : cs_row)),
                 cg_in(args->wci, nH),
                 cg_in(args->wcf, nH),
                 cg_in(args->wco, nH),
@@ -945,35 +1004,35 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
                 cg_in(forward_1_sums + step * nB * (4 * nH) + nH, (4 * nH)),
                 cg_in(forward_1_sums + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
                 cg_in(forward_1_sums + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
-                cg_rows(args->i + step * nB * nH, nH),
-                cg_rows(args->ci + step * nB * nH, nH),
-                cg_rows(args->f + step * nB * nH, nH),
-                cg_rows(args->cs + step * nB * nH, nH),
-                cg_rows(args->co + step * nB * nH, nH),
-                cg_rows(args->o + step * nB * nH, nH),
-                cg_rows(args->h + step * nB * nH, nH));
+                cg_rows(args->i + step * i_step, i_row),
+                cg_rows(args->ci + step * ci_step, ci_row),
+                cg_rows(args->f + step * f_step, f_row),
+                cg_rows(args->cs + step * cs_step, cs_row),
+                cg_rows(args->co + step * co_step, co_row),
+                cg_rows(args->o + step * o_step, o_row),
+                cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, cs_prev_before, args->cs + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, cs_prev_before, args->cs + step * cs_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->cs_last, nH), cg_in(guarded ? cs_prev_before : nT > 0 ? args->cs + (nT - 1) * nB * nH : args->cs_prev, nH));
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->cs_last, nH), cg_in(guarded ? cs_prev_before : nT > 0 ? args->cs + (nT - 1) * cs_step : args->cs_prev, !guarded && nT > 0 ? cs_row : nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
     if (how & CELLGEN_MOVED(1) && given->i)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->i, args->strided ? args->strides + 2 : nullptr, nB, nH), i_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->i, given->strided ? given->strides + 2 : nullptr, nB, nH), i_ordered, args->reverse, guarded ? step_counts : nullptr);
     if (how & CELLGEN_MOVED(2) && given->cs)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->cs, args->strided ? args->strides + 4 : nullptr, nB, nH), cs_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->cs, given->strided ? given->strides + 4 : nullptr, nB, nH), cs_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->f)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->f, args->strided ? args->strides + 6 : nullptr, nB, nH), f_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->f, given->strided ? given->strides + 6 : nullptr, nB, nH), f_ordered, args->reverse, guarded ? step_counts : nullptr);
     if (how & CELLGEN_MOVED(4) && given->o)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->o, args->strided ? args->strides + 8 : nullptr, nB, nH), o_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->o, given->strided ? given->strides + 8 : nullptr, nB, nH), o_ordered, args->reverse, guarded ? step_counts : nullptr);
     if (how & CELLGEN_MOVED(5) && given->ci)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->ci, args->strided ? args->strides + 10 : nullptr, nB, nH), ci_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->ci, given->strided ? given->strides + 10 : nullptr, nB, nH), ci_ordered, args->reverse, guarded ? step_counts : nullptr);
     if (how & CELLGEN_MOVED(6) && given->co)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->co, args->strided ? args->strides + 12 : nullptr, nB, nH), co_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->co, given->strided ? given->strides + 12 : nullptr, nB, nH), co_ordered, args->reverse, guarded ? step_counts : nullptr);
     if (how & CELLGEN_MOVED(7) && given->h)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h, args->strided ? args->strides + 14 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 14 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -1187,6 +1246,32 @@ __global__ void CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_reverse_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t i_step = args->strides[2];
+    const int64_t i_row = args->strides[3];
+    const int64_t cs_step = args->strides[4];
+    const int64_t cs_row = args->strides[5];
+    const int64_t f_step = args->strides[6];
+    const int64_t f_row = args->strides[7];
+    const int64_t o_step = args->strides[8];
+    const int64_t o_row = args->strides[9];
+    const int64_t ci_step = args->strides[10];
+    const int64_t ci_row = args->strides[11];
+    const int64_t co_step = args->strides[12];
+    const int64_t co_row = args->strides[13];
+    const int64_t d_i_step = args->strides[16];
+    const int64_t d_i_row = args->strides[17];
+    const int64_t d_cs_step = args->strides[18];
+    const int64_t d_cs_row = args->strides[19];
+    const int64_t d_f_step = args->strides[20];
+    const int64_t d_f_row = args->strides[21];
+    const int64_t d_o_step = args->strides[22];
+    const int64_t d_o_row = args->strides[23];
+    const int64_t d_ci_step = args->strides[24];
+    const int64_t d_ci_row = args->strides[25];
+    const int64_t d_co_step = args->strides[26];
+    const int64_t d_co_row = args->strides[27];
+    const int64_t d_h_step = args->strides[28];
+    const int64_t d_h_row = args->strides[29];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -1210,25 +1295,25 @@ __global__ void CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_reverse_block)(
              * d_i_pre = d_i_total * (1 - i) * i
              * d_ci_bar = d_ci_total * (1 - ci**2)
              * d_cs_prev = d_cs_raw * f + d_f_pre * wcf + d_i_pre * wci */
-            const cellgen_rows<const store> d_i_rows = cg_in((args->d_i ? args->d_i + step * nB * nH : nullptr), nH);
-            const cellgen_rows<const store> d_cs_rows = cg_in((args->d_cs ? args->d_cs + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_i_rows = cg_in((args->d_i ? args->d_i + step * d_i_step : nullptr), d_i_row);
+            const cellgen_rows<const store> d_cs_rows = cg_in((args->d_cs ? args->d_cs + step * d_cs_step : nullptr), d_cs_row);
             const cellgen_rows<const real> d_cs_next_rows = cg_in(d_cs_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> d_f_rows = cg_in((args->d_f ? args->d_f + step * nB * nH : nullptr), nH);
-            const cellgen_rows<const store> d_o_rows = cg_in((args->d_o ? args->d_o + step * nB * nH : nullptr), nH);
-            const cellgen_rows<const store> d_ci_rows = cg_in((args->d_ci ? args->d_ci + step * nB * nH : nullptr), nH);
-            const cellgen_rows<const store> d_co_rows = cg_in((args->d_co ? args->d_co + step * nB * nH : nullptr), nH);
-            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_f_rows = cg_in((args->d_f ? args->d_f + step * d_f_step : nullptr), d_f_row);
+            const cellgen_rows<const store> d_o_rows = cg_in((args->d_o ? args->d_o + step * d_o_step : nullptr), d_o_row);
+            const cellgen_rows<const store> d_ci_rows = cg_in((args->d_ci ? args->d_ci + step * d_ci_step : nullptr), d_ci_row);
+            const cellgen_rows<const store> d_co_rows = cg_in((args->d_co ? args->d_co + step * d_co_step : nullptr), d_co_row);
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> cs_prev_rows = cg_in((step ? args->cs + (step - 1) * nB * nH : args->cs_prev), nH);
+            const cellgen_rows<const store> cs_prev_rows = cg_in((step ? args->cs + (step - 1) * cs_step : args->cs_prev), (step == 0 ? nH : cs_row));
             const cellgen_rows<const store> wci_rows = cg_in(args->wci, nH);
             const cellgen_rows<const store> wcf_rows = cg_in(args->wcf, nH);
             const cellgen_rows<const store> wco_rows = cg_in(args->wco, nH);
             const real cell_clip = args->cell_clip;
-            const cellgen_rows<const store> i_rows = cg_in(args->i + step * nB * nH, nH);
-            const cellgen_rows<const store> ci_rows = cg_in(args->ci + step * nB * nH, nH);
-            const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
-            const cellgen_rows<const store> co_rows = cg_in(args->co + step * nB * nH, nH);
-            const cellgen_rows<const store> o_rows = cg_in(args->o + step * nB * nH, nH);
+            const cellgen_rows<const store> i_rows = cg_in(args->i + step * i_step, i_row);
+            const cellgen_rows<const store> ci_rows = cg_in(args->ci + step * ci_step, ci_row);
+            const cellgen_rows<const store> f_rows = cg_in(args->f + step * f_step, f_row);
+            const cellgen_rows<const store> co_rows = cg_in(args->co + step * co_step, co_row);
+            const cellgen_rows<const store> o_rows = cg_in(args->o + step * o_step, o_row);
             const cellgen_rows<store> d_o_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH));
             const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH));
             const cellgen_rows<store> d_i_pre_rows = cg_rows(adjoints + step * nB * (4 * nH), (4 * nH));
@@ -1295,23 +1380,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_seque
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 16)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, nT, nB, nH)
-        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, nT, nB, nH)
-        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, nT, nB, nH)
-        | cellgen_moves(6, args->strided ? args->strides + 12 : nullptr, nT, nB, nH)
-        | cellgen_moves(7, args->strided ? args->strides + 14 : nullptr, nT, nB, nH)
-        | cellgen_moves(8, args->strided ? args->strides + 16 : nullptr, nT, nB, nH)
-        | cellgen_moves(9, args->strided ? args->strides + 18 : nullptr, nT, nB, nH)
-        | cellgen_moves(10, args->strided ? args->strides + 20 : nullptr, nT, nB, nH)
-        | cellgen_moves(11, args->strided ? args->strides + 22 : nullptr, nT, nB, nH)
-        | cellgen_moves(12, args->strided ? args->strides + 24 : nullptr, nT, nB, nH)
-        | cellgen_moves(13, args->strided ? args->strides + 26 : nullptr, nT, nB, nH)
-        | cellgen_moves(14, args->strided ? args->strides + 28 : nullptr, nT, nB, nH)
-        | cellgen_moves(15, args->strided ? args->strides + 30 : nullptr, nT, nB, nI);
+    return cellgen_how(args->lengths, args->mask, args->reset, 16)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(7, args->strided ? args->strides + 14 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(15, args->strided ? args->strides + 30 : nullptr, args->reverse, nT, nB, nI);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_backward_workspace_size)(
@@ -1444,72 +1517,148 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 32 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 34 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 32 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 34 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, cs_prev_before, cg_series(given->cs, args->strided ? args->strides + 4 : nullptr, nB, nH), args->cs_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, args->strided ? args->strides + 14 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, cs_prev_before, cg_series(given->cs, given->strided ? given->strides + 4 : nullptr, nB, nH), args->cs_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 14 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nH, i_ordered, cg_series(given->i, args->strided ? args->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, i_ordered, cg_series(given->i, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.i = i_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.i = cellgen_first(given->i, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nH, cs_ordered, cg_series(given->cs, args->strided ? args->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, cs_ordered, cg_series(given->cs, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.cs = cs_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.cs = cellgen_first(given->cs, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3)) {
-        cg_collect(&run, nT, nB, nH, f_ordered, cg_series(given->f, args->strided ? args->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, f_ordered, cg_series(given->f, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.f = f_ordered;
+        cellgen_lay(own.strides + 6, nB, nH);
+    } else {
+        own.f = cellgen_first(given->f, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4)) {
-        cg_collect(&run, nT, nB, nH, o_ordered, cg_series(given->o, args->strided ? args->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, o_ordered, cg_series(given->o, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.o = o_ordered;
+        cellgen_lay(own.strides + 8, nB, nH);
+    } else {
+        own.o = cellgen_first(given->o, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5)) {
-        cg_collect(&run, nT, nB, nH, ci_ordered, cg_series(given->ci, args->strided ? args->strides + 10 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, ci_ordered, cg_series(given->ci, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.ci = ci_ordered;
+        cellgen_lay(own.strides + 10, nB, nH);
+    } else {
+        own.ci = cellgen_first(given->ci, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nH, own.strides + 10);
     }
     if (how & CELLGEN_MOVED(6)) {
-        cg_collect(&run, nT, nB, nH, co_ordered, cg_series(given->co, args->strided ? args->strides + 12 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, co_ordered, cg_series(given->co, given->strided ? given->strides + 12 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.co = co_ordered;
+        cellgen_lay(own.strides + 12, nB, nH);
+    } else {
+        own.co = cellgen_first(given->co, given->strided ? given->strides + 12 : nullptr, args->reverse, nT, nB, nH, own.strides + 12);
     }
     if (how & CELLGEN_MOVED(7)) {
-        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, args->strided ? args->strides + 14 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 14 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.h = h_ordered;
+        cellgen_lay(own.strides + 14, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 14 : nullptr, args->reverse, nT, nB, nH, own.strides + 14);
     }
     if (how & CELLGEN_MOVED(8) && given->d_i) {
-        cg_collect(&run, nT, nB, nH, d_i_ordered, cg_series(given->d_i, args->strided ? args->strides + 16 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_i_ordered, cg_series(given->d_i, given->strided ? given->strides + 16 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_i = d_i_ordered;
+        cellgen_lay(own.strides + 16, nB, nH);
+    } else {
+        own.d_i = cellgen_first(given->d_i, given->strided ? given->strides + 16 : nullptr, args->reverse, nT, nB, nH, own.strides + 16);
     }
     if (how & CELLGEN_MOVED(9) && given->d_cs) {
-        cg_collect(&run, nT, nB, nH, d_cs_ordered, cg_series(given->d_cs, args->strided ? args->strides + 18 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_cs_ordered, cg_series(given->d_cs, given->strided ? given->strides + 18 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_cs = d_cs_ordered;
+        cellgen_lay(own.strides + 18, nB, nH);
+    } else {
+        own.d_cs = cellgen_first(given->d_cs, given->strided ? given->strides + 18 : nullptr, args->reverse, nT, nB, nH, own.strides + 18);
     }
     if (how & CELLGEN_MOVED(10) && given->d_f) {
-        cg_collect(&run, nT, nB, nH, d_f_ordered, cg_series(given->d_f, args->strided ? args->strides + 20 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_f_ordered, cg_series(given->d_f, given->strided ? given->strides + 20 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_f = d_f_ordered;
+        cellgen_lay(own.strides + 20, nB, nH);
+    } else {
+        own.d_f = cellgen_first(given->d_f, given->strided ? given->strides + 20 : nullptr, args->reverse, nT, nB, nH, own.strides + 20);
     }
     if (how & CELLGEN_MOVED(11) && given->d_o) {
-        cg_collect(&run, nT, nB, nH, d_o_ordered, cg_series(given->d_o, args->strided ? args->strides + 22 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_o_ordered, cg_series(given->d_o, given->strided ? given->strides + 22 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_o = d_o_ordered;
+        cellgen_lay(own.strides + 22, nB, nH);
+    } else {
+        own.d_o = cellgen_first(given->d_o, given->strided ? given->strides + 22 : nullptr, args->reverse, nT, nB, nH, own.strides + 22);
     }
     if (how & CELLGEN_MOVED(12) && given->d_ci) {
-        cg_collect(&run, nT, nB, nH, d_ci_ordered, cg_series(given->d_ci, args->strided ? args->strides + 24 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_ci_ordered, cg_series(given->d_ci, given->strided ? given->strides + 24 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_ci = d_ci_ordered;
+        cellgen_lay(own.strides + 24, nB, nH);
+    } else {
+        own.d_ci = cellgen_first(given->d_ci, given->strided ? given->strides + 24 : nullptr, args->reverse, nT, nB, nH, own.strides + 24);
     }
     if (how & CELLGEN_MOVED(13) && given->d_co) {
-        cg_collect(&run, nT, nB, nH, d_co_ordered, cg_series(given->d_co, args->strided ? args->strides + 26 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_co_ordered, cg_series(given->d_co, given->strided ? given->strides + 26 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_co = d_co_ordered;
+        cellgen_lay(own.strides + 26, nB, nH);
+    } else {
+        own.d_co = cellgen_first(given->d_co, given->strided ? given->strides + 26 : nullptr, args->reverse, nT, nB, nH, own.strides + 26);
     }
     if (how & CELLGEN_MOVED(14) && given->d_h) {
-        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, args->strided ? args->strides + 28 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 28 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
+        cellgen_lay(own.strides + 28, nB, nH);
+    } else {
+        own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 28 : nullptr, args->reverse, nT, nB, nH, own.strides + 28);
     }
-    if (how & CELLGEN_MOVED(15)) own.d_x = d_x_ordered;
+    if (how & CELLGEN_MOVED(15)) {
+        own.d_x = d_x_ordered;
+        cellgen_lay(own.strides + 30, nB, nI);
+    } else {
+        own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 30 : nullptr, args->reverse, nT, nB, nI, own.strides + 30);
+    }
+    const int64_t i_step = args->strides[2];
+    const int64_t i_row = args->strides[3];
+    const int64_t cs_step = args->strides[4];
+    const int64_t cs_row = args->strides[5];
+    const int64_t f_step = args->strides[6];
+    const int64_t f_row = args->strides[7];
+    const int64_t o_step = args->strides[8];
+    const int64_t o_row = args->strides[9];
+    const int64_t ci_step = args->strides[10];
+    const int64_t ci_row = args->strides[11];
+    const int64_t co_step = args->strides[12];
+    const int64_t co_row = args->strides[13];
+    const int64_t d_i_step = args->strides[16];
+    const int64_t d_i_row = args->strides[17];
+    const int64_t d_cs_step = args->strides[18];
+    const int64_t d_cs_row = args->strides[19];
+    const int64_t d_f_step = args->strides[20];
+    const int64_t d_f_row = args->strides[21];
+    const int64_t d_o_step = args->strides[22];
+    const int64_t d_o_row = args->strides[23];
+    const int64_t d_ci_step = args->strides[24];
+    const int64_t d_ci_row = args->strides[25];
+    const int64_t d_co_step = args->strides[26];
+    const int64_t d_co_row = args->strides[27];
+    const int64_t d_h_step = args->strides[28];
+    const int64_t d_h_row = args->strides[29];
     cg_copy(&run, nB, nH, cg_rows(d_cs_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_cs_last, nH));
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
@@ -1521,25 +1670,25 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_reverse_1), nB, nH,
-                cg_in((args->d_i ? args->d_i + step * nB * nH : nullptr), nH),
-                cg_in((args->d_cs ? args->d_cs + step * nB * nH : nullptr), nH),
+                cg_in((args->d_i ? args->d_i + step * d_i_step : nullptr), d_i_row),
+                cg_in((args->d_cs ? args->d_cs + step * d_cs_step : nullptr), d_cs_row),
                 cg_in(d_cs_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((args->d_f ? args->d_f + step * nB * nH : nullptr), nH),
-                cg_in((args->d_o ? args->d_o + step * nB * nH : nullptr), nH),
-                cg_in((args->d_ci ? args->d_ci + step * nB * nH : nullptr), nH),
-                cg_in((args->d_co ? args->d_co + step * nB * nH : nullptr), nH),
-                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in((args->d_f ? args->d_f + step * d_f_step : nullptr), d_f_row),
+                cg_in((args->d_o ? args->d_o + step * d_o_step : nullptr), d_o_row),
+                cg_in((args->d_ci ? args->d_ci + step * d_ci_step : nullptr), d_ci_row),
+                cg_in((args->d_co ? args->d_co + step * d_co_step : nullptr), d_co_row),
+                cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((guarded ? cs_prev_before + step * nB * nH : step ? args->cs + (step - 1) * nB * nH : args->cs_prev), nH),
+                cg_in((guarded ? cs_prev_before + step * nB * nH : step ? args->cs + (step - 1) * cs_step : args->cs_prev), (guarded || step == 0 ? nH : cs_row)),
                 cg_in(args->wci, nH),
                 cg_in(args->wcf, nH),
                 cg_in(args->wco, nH),
                 args->cell_clip,
-                cg_in(args->i + step * nB * nH, nH),
-                cg_in(args->ci + step * nB * nH, nH),
-                cg_in(args->f + step * nB * nH, nH),
-                cg_in(args->co + step * nB * nH, nH),
-                cg_in(args->o + step * nB * nH, nH),
+                cg_in(args->i + step * i_step, i_row),
+                cg_in(args->ci + step * ci_step, ci_row),
+                cg_in(args->f + step * f_step, f_row),
+                cg_in(args->co + step * co_step, co_row),
+                cg_in(args->o + step * o_step, o_row),
                 cg_rows(adjoints + step * nB * (4 * nH) + 3 * nH, (4 * nH)),
                 cg_rows(adjoints + step * nB * (4 * nH) + 2 * nH, (4 * nH)),
                 cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
@@ -1548,8 +1697,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
             /* d_icfo @ [w[I:I + H, :4*H].T] */
             cg_gemm_nt(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), args->w + nI * (4 * nH), (4 * nH), d_h_prev_pair + step % 2 * nB * nH, nH, 0);
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_cs_prev_pair + step % 2 * nB * nH, d_cs_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_cs, args->strided ? args->strides + 18 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, args->strided ? args->strides + 28 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_cs_prev_pair + step % 2 * nB * nH, d_cs_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_cs, given->strided ? given->strides + 18 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 28 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -1587,7 +1736,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_exact_clip_cuda_sequence_
     /* d_icfo @ [w[:I, :4*H].T] */
     cg_gemm_nt(&run, nT * nB, nI, 4 * nH, adjoints, (4 * nH), args->w, (4 * nH), args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(15))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, args->strided ? args->strides + 30 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 30 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

@@ -798,6 +798,10 @@ __global__ void CELLGEN_CUDA_NAME(lstm_peephole_forward_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t h_step = args->strides[2];
+    const int64_t h_row = args->strides[3];
+    const int64_t c_step = args->strides[4];
+    const int64_t c_row = args->strides[5];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -806,7 +810,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_peephole_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [u_i, u_f, u_g, u_o] */
-        way::template product<4>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), nH, 1);
+        way::template product<4>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row)), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), nH, 1);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* i_bar = b_i + x_w_i_h_prev
@@ -819,7 +823,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_peephole_forward_block)(
              * c = c_prev * f + i * g
              * o = sigmoid(p_o * c + o_bar)
              * h = tanh(c) * o */
-            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * c_step : args->c_prev), (step == 0 ? nH : c_row));
             const cellgen_rows<const store> b_i_rows = cg_in(args->b_i, nH);
             const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
             const cellgen_rows<const store> b_g_rows = cg_in(args->b_g, nH);
@@ -834,9 +838,9 @@ __global__ void CELLGEN_CUDA_NAME(lstm_peephole_forward_block)(
             const cellgen_rows<store> i_rows = cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> g_rows = cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH);
-            const cellgen_rows<store> c_rows = cg_rows(args->c + step * nB * nH, nH);
+            const cellgen_rows<store> c_rows = cg_rows(args->c + step * c_step, c_row);
             const cellgen_rows<store> o_rows = cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH);
-            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
             const real c_prev = cg_load(c_prev_rows, row, unit);
             const real b_i = cg_load(b_i_rows, 0, unit);
             const real b_f = cg_load(b_f_rows, 0, unit);
@@ -875,11 +879,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_forward_h
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 3)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
+    return cellgen_how(args->lengths, args->mask, args->reset, 3)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last ? CELLGEN_MOVED(1) : 0)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(2) : 0);
 }
 
@@ -959,15 +961,32 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 6 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
-    if (how & CELLGEN_MOVED(1)) own.h = h_ordered;
-    if (how & CELLGEN_MOVED(2)) own.c = c_ordered;
+    if (how & CELLGEN_MOVED(1)) {
+        own.h = h_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
+    }
+    if (how & CELLGEN_MOVED(2)) {
+        own.c = c_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.c = cellgen_first(given->c, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
+    }
     if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
     if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_fresh : nullptr);
+    const int64_t h_step = args->strides[2];
+    const int64_t h_row = args->strides[3];
+    const int64_t c_step = args->strides[4];
+    const int64_t c_row = args->strides[5];
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1, 4 * nH), cg_in(args->w_i, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 4 * nH), cg_in(args->w_f, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + 2 * nH, 4 * nH), cg_in(args->w_g, nH));
@@ -987,9 +1006,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_forward)(
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [u_i, u_f, u_g, u_o] */
-            cg_gemm_nn(&run, nB, 4 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 4 * nH, forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
+            cg_gemm_nn(&run, nB, 4 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), forward_1_weights_2, 4 * nH, forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_peephole_forward_1), nB, nH,
-                cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row)),
                 cg_in(args->b_i, nH),
                 cg_in(args->b_f, nH),
                 cg_in(args->b_g, nH),
@@ -1004,21 +1023,21 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_forward)(
                 cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH),
                 cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
                 cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH),
-                cg_rows(args->c + step * nB * nH, nH),
+                cg_rows(args->c + step * c_step, c_row),
                 cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH),
-                cg_rows(args->h + step * nB * nH, nH));
+                cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nH, c_prev_before, args->c + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
-    cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
+    cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * c_step : args->c_prev, !guarded && nT > 0 ? c_row : nH));
     if (how & CELLGEN_MOVED(1) && given->h)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h, args->strided ? args->strides + 2 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(2) && given->c)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->c, args->strided ? args->strides + 4 : nullptr, nB, nH), c_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), c_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -1233,6 +1252,12 @@ __global__ void CELLGEN_CUDA_NAME(lstm_peephole_reverse_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t c_step = args->strides[4];
+    const int64_t c_row = args->strides[5];
+    const int64_t d_h_step = args->strides[6];
+    const int64_t d_h_row = args->strides[7];
+    const int64_t d_c_step = args->strides[8];
+    const int64_t d_c_row = args->strides[9];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -1254,18 +1279,18 @@ __global__ void CELLGEN_CUDA_NAME(lstm_peephole_reverse_block)(
              * d_i_pre = d_i * (1 - i) * i
              * d_g_bar = d_g * (1 - g**2)
              * d_c_prev = d_c_total * f + d_f_pre * p_f + d_i_pre * p_i */
-            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row);
             const cellgen_rows<const real> d_c_next_rows = cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * c_step : args->c_prev), (step == 0 ? nH : c_row));
             const cellgen_rows<const store> p_i_rows = cg_in(args->p_i, nH);
             const cellgen_rows<const store> p_f_rows = cg_in(args->p_f, nH);
             const cellgen_rows<const store> p_o_rows = cg_in(args->p_o, nH);
             const cellgen_rows<const store> i_rows = cg_in(args->i + step * nB * nH, nH);
             const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
             const cellgen_rows<const store> g_rows = cg_in(args->g + step * nB * nH, nH);
-            const cellgen_rows<const store> c_rows = cg_in(args->c + step * nB * nH, nH);
+            const cellgen_rows<const store> c_rows = cg_in(args->c + step * c_step, c_row);
             const cellgen_rows<const store> o_rows = cg_in(args->o + step * nB * nH, nH);
             const cellgen_rows<store> d_o_pre_rows = cg_rows(adjoints + step * nB * (4 * nH), (4 * nH));
             const cellgen_rows<store> d_f_pre_rows = cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH));
@@ -1327,13 +1352,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_backward_
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 6)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, nT, nB, nH)
-        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, nT, nB, nH)
-        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, nT, nB, nI);
+    return cellgen_how(args->lengths, args->mask, args->reset, 6)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, args->reverse, nT, nB, nI);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_backward_workspace_size)(
@@ -1473,32 +1496,58 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 12 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, args->strided ? args->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, args->strided ? args->strides + 4 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, args->strided ? args->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.h = h_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nH, c_ordered, cg_series(given->c, args->strided ? args->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, c_ordered, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.c = c_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.c = cellgen_first(given->c, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_h) {
-        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, args->strided ? args->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
+        cellgen_lay(own.strides + 6, nB, nH);
+    } else {
+        own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_c) {
-        cg_collect(&run, nT, nB, nH, d_c_ordered, cg_series(given->d_c, args->strided ? args->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_c_ordered, cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_c = d_c_ordered;
+        cellgen_lay(own.strides + 8, nB, nH);
+    } else {
+        own.d_c = cellgen_first(given->d_c, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
-    if (how & CELLGEN_MOVED(5)) own.d_x = d_x_ordered;
+    if (how & CELLGEN_MOVED(5)) {
+        own.d_x = d_x_ordered;
+        cellgen_lay(own.strides + 10, nB, nI);
+    } else {
+        own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nI, own.strides + 10);
+    }
+    const int64_t c_step = args->strides[4];
+    const int64_t c_row = args->strides[5];
+    const int64_t d_h_step = args->strides[6];
+    const int64_t d_h_row = args->strides[7];
+    const int64_t d_c_step = args->strides[8];
+    const int64_t d_c_row = args->strides[9];
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1, nH), cg_in(args->u_o, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->u_f, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + (2 * nH) * nH, nH), cg_in(args->u_i, nH));
@@ -1518,18 +1567,18 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_backward)(
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_peephole_reverse_1), nB, nH,
-                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
+                cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row),
                 cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row)),
                 cg_in(args->p_i, nH),
                 cg_in(args->p_f, nH),
                 cg_in(args->p_o, nH),
                 cg_in(args->i + step * nB * nH, nH),
                 cg_in(args->f + step * nB * nH, nH),
                 cg_in(args->g + step * nB * nH, nH),
-                cg_in(args->c + step * nB * nH, nH),
+                cg_in(args->c + step * c_step, c_row),
                 cg_in(args->o + step * nB * nH, nH),
                 cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
                 cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
@@ -1539,8 +1588,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_backward)(
             /* d_o_pre @ [u_o.T]; d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T]; d_g_bar @ [u_g.T] */
             cg_gemm_nn(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, args->strided ? args->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_c, args->strided ? args->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -1591,7 +1640,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_peephole_cuda_sequence_backward)(
     /* d_o_pre @ [w_o.T]; d_f_pre @ [w_f.T]; d_i_pre @ [w_i.T]; d_g_bar @ [w_g.T] */
     cg_gemm_nn(&run, nT * nB, nI, 4 * nH, adjoints, (4 * nH), deferred_10_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(5))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, args->strided ? args->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

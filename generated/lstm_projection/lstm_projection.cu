@@ -644,6 +644,10 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_forward_block)(
     (void)nI;
     (void)nP;
     (void)nH;
+    const int64_t r_step = args->strides[2];
+    const int64_t r_row = args->strides[3];
+    const int64_t c_step = args->strides[4];
+    const int64_t c_row = args->strides[5];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -655,7 +659,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* r_prev @ [u[:P, :H], u[:P, H:2*H], u[:P, 2*H:3*H], u[:P, 3*H:4*H]] */
-        way::template product<4>(top, rows, nH, nP, cg_in((step ? args->r + (step - 1) * nB * nP : args->r_prev), nP), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), nH, 1);
+        way::template product<4>(top, rows, nH, nP, cg_in((step ? args->r + (step - 1) * r_step : args->r_prev), (step == 0 ? nP : r_row)), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), nH, 1);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* i_bar = b_0 + x_w_r_prev_0
@@ -668,7 +672,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_forward_block)(
              * o = sigmoid(o_bar)
              * c = c_prev * f + i * g
              * o_tanh_c = o * tanh(c) */
-            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * c_step : args->c_prev), (step == 0 ? nH : c_row));
             const cellgen_rows<const store> b_0_rows = cg_in(args->b, (4 * nH));
             const cellgen_rows<const store> b_1_rows = cg_in(args->b + nH, (4 * nH));
             const cellgen_rows<const store> b_2_rows = cg_in(args->b + 2 * nH, (4 * nH));
@@ -681,7 +685,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_forward_block)(
             const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> g_rows = cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> o_rows = cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH);
-            const cellgen_rows<store> c_rows = cg_rows(args->c + step * nB * nH, nH);
+            const cellgen_rows<store> c_rows = cg_rows(args->c + step * c_step, c_row);
             const cellgen_rows<store> o_tanh_c_rows = cg_rows(forward_o_tanh_c, nH);
             const real c_prev = cg_load(c_prev_rows, row, unit);
             const real b_0 = cg_load(b_0_rows, 0, unit);
@@ -711,7 +715,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_forward_block)(
 }
         __syncthreads();
         /* o_tanh_c @ [w_p] */
-        way::template product<1>(top, rows, nP, nH, cg_in(forward_o_tanh_c, nH), shared_2, cg_rows(args->r + step * nB * nP, nP), nP, 0);
+        way::template product<1>(top, rows, nP, nH, cg_in(forward_o_tanh_c, nH), shared_2, cg_rows(args->r + step * r_step, r_row), nP, 0);
         __syncthreads();
     }
 }
@@ -721,11 +725,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward
     int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, const CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 3)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nP)
+    return cellgen_how(args->lengths, args->mask, args->reset, 3)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last ? CELLGEN_MOVED(1) : 0)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(2) : 0);
 }
 
@@ -791,15 +793,32 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 6 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
-    if (how & CELLGEN_MOVED(1)) own.r = r_ordered;
-    if (how & CELLGEN_MOVED(2)) own.c = c_ordered;
+    if (how & CELLGEN_MOVED(1)) {
+        own.r = r_ordered;
+        cellgen_lay(own.strides + 2, nB, nP);
+    } else {
+        own.r = cellgen_first(given->r, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nP, own.strides + 2);
+    }
+    if (how & CELLGEN_MOVED(2)) {
+        own.c = c_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.c = cellgen_first(given->c, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
+    }
     if (guarded) cg_begin_state(&run, nB, nP, r_prev_before, args->r_prev, nT > 0 ? step_fresh : nullptr);
     if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_fresh : nullptr);
+    const int64_t r_step = args->strides[2];
+    const int64_t r_row = args->strides[3];
+    const int64_t c_step = args->strides[4];
+    const int64_t c_row = args->strides[5];
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]], all steps at once */
     cg_gemm_nn(&run, nT * nB, 4 * nH, nI, args->x, nI, args->w, (4 * nH), forward_1_sums, (4 * nH), 0);
     cellgen_blocks blocks;
@@ -811,9 +830,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward)(
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* r_prev @ [u[:P, :H], u[:P, H:2*H], u[:P, 2*H:3*H], u[:P, 3*H:4*H]] */
-            cg_gemm_nn(&run, nB, 4 * nH, nP, (guarded ? r_prev_before : step ? args->r + (step - 1) * nB * nP : args->r_prev), nP, args->u, (4 * nH), forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
+            cg_gemm_nn(&run, nB, 4 * nH, nP, (guarded ? r_prev_before : step ? args->r + (step - 1) * r_step : args->r_prev), (guarded || step == 0 ? nP : r_row), args->u, (4 * nH), forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_forward_1), nB, nH,
-                cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row)),
                 cg_in(args->b, (4 * nH)),
                 cg_in(args->b + nH, (4 * nH)),
                 cg_in(args->b + 2 * nH, (4 * nH)),
@@ -826,22 +845,22 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_forward)(
                 cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
                 cg_rows((args->g ? args->g + step * nB * nH : nullptr), nH),
                 cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH),
-                cg_rows(args->c + step * nB * nH, nH),
+                cg_rows(args->c + step * c_step, c_row),
                 cg_rows(forward_o_tanh_c, nH));
             /* o_tanh_c @ [w_p] */
-            cg_gemm_nn(&run, nB, nP, nH, forward_o_tanh_c, nH, args->w_p, nP, args->r + step * nB * nP, nP, 0);
+            cg_gemm_nn(&run, nB, nP, nH, forward_o_tanh_c, nH, args->w_p, nP, args->r + step * r_step, r_row, 0);
             if (guarded) {
-                cg_settle(&run, nB, nP, r_prev_before, args->r + step * nB * nP, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nH, c_prev_before, args->c + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nP, r_prev_before, args->r + step * r_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
-    cg_copy(&run, nB, nP, cg_rows(args->r_last, nP), cg_in(guarded ? r_prev_before : nT > 0 ? args->r + (nT - 1) * nB * nP : args->r_prev, nP));
-    cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
+    cg_copy(&run, nB, nP, cg_rows(args->r_last, nP), cg_in(guarded ? r_prev_before : nT > 0 ? args->r + (nT - 1) * r_step : args->r_prev, !guarded && nT > 0 ? r_row : nP));
+    cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * c_step : args->c_prev, !guarded && nT > 0 ? c_row : nH));
     if (how & CELLGEN_MOVED(1) && given->r)
-        cg_deliver(&run, nT, nB, nP, cg_series(given->r, args->strided ? args->strides + 2 : nullptr, nB, nP), r_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nP, cg_series(given->r, given->strided ? given->strides + 2 : nullptr, nB, nP), r_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(2) && given->c)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->c, args->strided ? args->strides + 4 : nullptr, nB, nH), c_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), c_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -1038,6 +1057,12 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
     (void)nI;
     (void)nP;
     (void)nH;
+    const int64_t c_step = args->strides[4];
+    const int64_t c_row = args->strides[5];
+    const int64_t d_r_step = args->strides[6];
+    const int64_t d_r_row = args->strides[7];
+    const int64_t d_c_step = args->strides[8];
+    const int64_t d_c_row = args->strides[9];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -1050,7 +1075,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
         for (typename way::walk my(rows, nP); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_r_in = d_r + d_r_next */
-            const cellgen_rows<const store> d_r_rows = cg_in((args->d_r ? args->d_r + step * nB * nP : nullptr), nP);
+            const cellgen_rows<const store> d_r_rows = cg_in((args->d_r ? args->d_r + step * d_r_step : nullptr), d_r_row);
             const cellgen_rows<const real> d_r_next_rows = cg_in(d_r_prev_pair + (step + 1) % 2 * nB * nP, nP);
             const cellgen_rows<store> d_r_in_rows = cg_rows(adjoints + step * nB * (4 * nH + nP), (4 * nH + nP));
             const real d_r = cg_load_or_zero(d_r_rows, row, unit);
@@ -1063,9 +1088,9 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
             const int64_t row = top + my.row, unit = my.unit;
             /* d_c_in = d_c + d_c_next
              * tanh_c = tanh(c) */
-            const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row);
             const cellgen_rows<const real> d_c_next_rows = cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> c_rows = cg_in(args->c + step * nB * nH, nH);
+            const cellgen_rows<const store> c_rows = cg_in(args->c + step * c_step, c_row);
             const cellgen_rows<real> d_c_in_rows = cg_rows(reverse_d_c_in, nH);
             const cellgen_rows<real> tanh_c_rows = cg_rows(reverse_tanh_c, nH);
             const real d_c = cg_load_or_zero(d_c_rows, row, unit);
@@ -1094,7 +1119,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
              * d_c_prev = d_c_total * f */
             const cellgen_rows<const real> d_c_in_rows = cg_in(reverse_d_c_in, nH);
             const cellgen_rows<const real> d_o_tanh_c_rows = cg_in(reverse_3_sums, nH);
-            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * c_step : args->c_prev), (step == 0 ? nH : c_row));
             const cellgen_rows<const store> i_rows = cg_in(args->i + step * nB * nH, nH);
             const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
             const cellgen_rows<const store> g_rows = cg_in(args->g + step * nB * nH, nH);
@@ -1152,13 +1177,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backwar
     int64_t nT, int64_t nB, int64_t nI, int64_t nP, int64_t nH, const CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 6)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nP)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, nT, nB, nP)
-        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, nT, nB, nH)
-        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, nT, nB, nI);
+    return cellgen_how(args->lengths, args->mask, args->reset, 6)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nP)
+        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, args->reverse, nT, nB, nI);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward_workspace_size)(
@@ -1261,32 +1284,58 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 12 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nP, r_prev_before, cg_series(given->r, args->strided ? args->strides + 2 : nullptr, nB, nP), args->r_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, args->strided ? args->strides + 4 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nP, r_prev_before, cg_series(given->r, given->strided ? given->strides + 2 : nullptr, nB, nP), args->r_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nP, r_ordered, cg_series(given->r, args->strided ? args->strides + 2 : nullptr, nB, nP), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nP, r_ordered, cg_series(given->r, given->strided ? given->strides + 2 : nullptr, nB, nP), args->reverse, guarded ? step_counts : nullptr);
         own.r = r_ordered;
+        cellgen_lay(own.strides + 2, nB, nP);
+    } else {
+        own.r = cellgen_first(given->r, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nP, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nH, c_ordered, cg_series(given->c, args->strided ? args->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, c_ordered, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.c = c_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.c = cellgen_first(given->c, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_r) {
-        cg_collect(&run, nT, nB, nP, d_r_ordered, cg_series(given->d_r, args->strided ? args->strides + 6 : nullptr, nB, nP), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nP, d_r_ordered, cg_series(given->d_r, given->strided ? given->strides + 6 : nullptr, nB, nP), args->reverse, guarded ? step_counts : nullptr);
         own.d_r = d_r_ordered;
+        cellgen_lay(own.strides + 6, nB, nP);
+    } else {
+        own.d_r = cellgen_first(given->d_r, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nP, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4) && given->d_c) {
-        cg_collect(&run, nT, nB, nH, d_c_ordered, cg_series(given->d_c, args->strided ? args->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_c_ordered, cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_c = d_c_ordered;
+        cellgen_lay(own.strides + 8, nB, nH);
+    } else {
+        own.d_c = cellgen_first(given->d_c, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
-    if (how & CELLGEN_MOVED(5)) own.d_x = d_x_ordered;
+    if (how & CELLGEN_MOVED(5)) {
+        own.d_x = d_x_ordered;
+        cellgen_lay(own.strides + 10, nB, nI);
+    } else {
+        own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nI, own.strides + 10);
+    }
+    const int64_t c_step = args->strides[4];
+    const int64_t c_row = args->strides[5];
+    const int64_t d_r_step = args->strides[6];
+    const int64_t d_r_row = args->strides[7];
+    const int64_t d_c_step = args->strides[8];
+    const int64_t d_c_row = args->strides[9];
     cg_copy(&run, nB, nP, cg_rows(d_r_prev_pair + nT % 2 * nB * nP, nP), cg_in(args->d_r_last, nP));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
     cellgen_blocks blocks;
@@ -1298,13 +1347,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_1), nB, nP,
-                cg_in((args->d_r ? args->d_r + step * nB * nP : nullptr), nP),
+                cg_in((args->d_r ? args->d_r + step * d_r_step : nullptr), d_r_row),
                 cg_in(d_r_prev_pair + (step + 1) % 2 * nB * nP, nP),
                 cg_rows(adjoints + step * nB * (4 * nH + nP), (4 * nH + nP)));
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_2), nB, nH,
-                cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
+                cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row),
                 cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in(args->c + step * nB * nH, nH),
+                cg_in(args->c + step * c_step, c_row),
                 cg_rows(reverse_d_c_in, nH),
                 cg_rows(reverse_tanh_c, nH));
             /* d_r_in @ [w_p.T] */
@@ -1312,7 +1361,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_3), nB, nH,
                 cg_in(reverse_d_c_in, nH),
                 cg_in(reverse_3_sums, nH),
-                cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row)),
                 cg_in(args->i + step * nB * nH, nH),
                 cg_in(args->f + step * nB * nH, nH),
                 cg_in(args->g + step * nB * nH, nH),
@@ -1326,8 +1375,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
             /* d_b_x_w_r_prev_u @ [u.T] */
             cg_gemm_nt(&run, nB, nP, 4 * nH, adjoints + step * nB * (4 * nH + nP) + nP, (4 * nH + nP), args->u, (4 * nH), d_r_prev_pair + step % 2 * nB * nP, nP, 0);
             if (guarded) {
-                cg_settle_gradient(&run, nB, nP, d_r_prev_pair + step % 2 * nB * nP, d_r_prev_pair + (step + 1) % 2 * nB * nP, cg_series(given->d_r, args->strided ? args->strides + 6 : nullptr, nB, nP), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_c, args->strided ? args->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nP, d_r_prev_pair + step % 2 * nB * nP, d_r_prev_pair + (step + 1) % 2 * nB * nP, cg_series(given->d_r, given->strided ? given->strides + 6 : nullptr, nB, nP), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (4 * nH + nP), adjoints + step * nB * (4 * nH + nP), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -1357,7 +1406,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
     /* d_b_x_w_r_prev_u @ [w.T] */
     cg_gemm_nt(&run, nT * nB, nI, 4 * nH, adjoints + nP, (4 * nH + nP), args->w, (4 * nH), args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(5))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, args->strided ? args->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

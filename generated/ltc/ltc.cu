@@ -1980,6 +1980,10 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t ts_step = args->strides[2];
+    const int64_t ts_row = args->strides[3];
+    const int64_t h_step = args->strides[4];
+    const int64_t h_row = args->strides[5];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -2004,7 +2008,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
         for (typename way::walk my(rows, 1); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* dt = ts / 6 */
-            const cellgen_rows<const store> ts_rows = cg_in(args->ts + step * nB * 1, 1);
+            const cellgen_rows<const store> ts_rows = cg_in(args->ts + step * ts_step, ts_row);
             const cellgen_rows<real> dt_rows = cg_rows(forward_dt, 1);
             const real ts = cg_load(ts_rows, row, unit);
             const real dt = ts / 6;
@@ -2012,13 +2016,13 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
 }
         __syncthreads();
         /* h_prev @ [u] */
-        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_2_sums + step * nB * (2 * nH) + nH, (2 * nH)), nH, 0);
+        way::template product<1>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row)), shared_1, cg_rows(forward_2_sums + step * nB * (2 * nH) + nH, (2 * nH)), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* drive = b + x_w
              * f_1 = sigmoid(drive + h_prev_u)
              * h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1) */
-            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
             const cellgen_rows<const store> b_rows = cg_in(args->b, nH);
             const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
             const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
@@ -2160,7 +2164,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_forward_block)(
             const cellgen_rows<const store> h_5_rows = cg_in(forward_h_5, nH);
             const cellgen_rows<const real> h_5_u_rows = cg_in(forward_7_sums, nH);
             const cellgen_rows<store> f_6_rows = cg_rows((args->f_6 ? args->f_6 + step * nB * nH : nullptr), nH);
-            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
             const real a = cg_load(a_rows, 0, unit);
             const real tau = cg_load(tau_rows, 0, unit);
             const real drive = cg_load(drive_rows, row, unit);
@@ -2181,10 +2185,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 3)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, 1)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
+    return cellgen_how(args->lengths, args->mask, args->reset, 3)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last ? CELLGEN_MOVED(2) : 0);
 }
 
@@ -2279,17 +2281,32 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 6 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, 1, ts_ordered, cg_series(given->ts, args->strided ? args->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, 1, ts_ordered, cg_series(given->ts, given->strided ? given->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_counts : nullptr);
         own.ts = ts_ordered;
+        cellgen_lay(own.strides + 2, nB, 1);
+    } else {
+        own.ts = cellgen_first(given->ts, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, 1, own.strides + 2);
     }
-    if (how & CELLGEN_MOVED(2)) own.h = h_ordered;
+    if (how & CELLGEN_MOVED(2)) {
+        own.h = h_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
+    }
     if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
+    const int64_t ts_step = args->strides[2];
+    const int64_t ts_row = args->strides[3];
+    const int64_t h_step = args->strides[4];
+    const int64_t h_row = args->strides[5];
     /* x @ [w], all steps at once */
     cg_gemm_nn(&run, nT * nB, nH, nI, args->x, nI, args->w, nH, forward_2_sums, (2 * nH), 0);
     cellgen_blocks blocks;
@@ -2301,12 +2318,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward)(
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_forward_1), nB, (int64_t)1,
-                cg_in(args->ts + step * nB * 1, 1),
+                cg_in(args->ts + step * ts_step, ts_row),
                 cg_rows(forward_dt, 1));
             /* h_prev @ [u] */
-            cg_gemm_nn(&run, nB, nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, args->u, nH, forward_2_sums + step * nB * (2 * nH) + nH, (2 * nH), 0);
+            cg_gemm_nn(&run, nB, nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), args->u, nH, forward_2_sums + step * nB * (2 * nH) + nH, (2 * nH), 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_forward_2), nB, nH,
-                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
                 cg_in(args->b, nH),
                 cg_in(args->a, nH),
                 cg_in(args->tau, nH),
@@ -2370,15 +2387,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_forward)(
                 cg_in(forward_h_5, nH),
                 cg_in(forward_7_sums, nH),
                 cg_rows((args->f_6 ? args->f_6 + step * nB * nH : nullptr), nH),
-                cg_rows(args->h + step * nB * nH, nH));
+                cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
     if (how & CELLGEN_MOVED(2) && given->h)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h, args->strided ? args->strides + 4 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 4 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -2987,6 +3004,12 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t ts_step = args->strides[2];
+    const int64_t ts_row = args->strides[3];
+    const int64_t h_step = args->strides[4];
+    const int64_t h_row = args->strides[5];
+    const int64_t d_h_step = args->strides[6];
+    const int64_t d_h_row = args->strides[7];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -3011,7 +3034,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_in = d_h + d_h_next */
-            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const cellgen_rows<store> d_h_in_rows = cg_rows(adjoints + step * nB * (12 * nH), (12 * nH));
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
@@ -3023,7 +3046,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
         for (typename way::walk my(rows, 1); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* dt = ts / 6 */
-            const cellgen_rows<const store> ts_rows = cg_in(args->ts + step * nB * 1, 1);
+            const cellgen_rows<const store> ts_rows = cg_in(args->ts + step * ts_step, ts_row);
             const cellgen_rows<real> dt_rows = cg_rows(reverse_dt, 1);
             const real ts = cg_load(ts_rows, row, unit);
             const real dt = ts / 6;
@@ -3040,7 +3063,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
              * d_f_6 = d_h_in * (a * dt / ((1 / tau + f_6) * dt + 1) - (a * dt * f_6 + h_5) * dt / ((1 / tau + f_6) * dt + 1)**2)
              * d_f_6_pre = d_f_6 * (1 - f_6) * f_6 */
             const cellgen_rows<const store> d_h_in_rows = cg_in(adjoints + step * nB * (12 * nH), (12 * nH));
-            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
             const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
             const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
             const cellgen_rows<const real> dt_rows = cg_in(reverse_dt, 1);
@@ -3217,7 +3240,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
              * d_f_1_pre = d_f_1 * (1 - f_1) * f_1 */
             const cellgen_rows<const store> d_h_2_rows = cg_in(adjoints + step * nB * (12 * nH) + 8 * nH, (12 * nH));
             const cellgen_rows<const real> d_h_1_1_rows = cg_in(reverse_8_sums, nH);
-            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH);
+            const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
             const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
             const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
             const cellgen_rows<const real> dt_rows = cg_in(reverse_dt, 1);
@@ -3273,13 +3296,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 6)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, 1)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, nT, nB, nH)
-        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, nT, nB, nI)
-        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, nT, nB, 1);
+    return cellgen_how(args->lengths, args->mask, args->reset, 6)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, 1)
+        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, args->reverse, nT, nB, 1);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_workspace_size)(
@@ -3448,28 +3470,56 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 12 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 12 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 14 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, args->strided ? args->strides + 4 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, 1, ts_ordered, cg_series(given->ts, args->strided ? args->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, 1, ts_ordered, cg_series(given->ts, given->strided ? given->strides + 2 : nullptr, nB, 1), args->reverse, guarded ? step_counts : nullptr);
         own.ts = ts_ordered;
+        cellgen_lay(own.strides + 2, nB, 1);
+    } else {
+        own.ts = cellgen_first(given->ts, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, 1, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, args->strided ? args->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.h = h_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_h) {
-        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, args->strided ? args->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
+        cellgen_lay(own.strides + 6, nB, nH);
+    } else {
+        own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
-    if (how & CELLGEN_MOVED(4)) own.d_x = d_x_ordered;
-    if (how & CELLGEN_MOVED(5)) own.d_ts = d_ts_ordered;
+    if (how & CELLGEN_MOVED(4)) {
+        own.d_x = d_x_ordered;
+        cellgen_lay(own.strides + 8, nB, nI);
+    } else {
+        own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nI, own.strides + 8);
+    }
+    if (how & CELLGEN_MOVED(5)) {
+        own.d_ts = d_ts_ordered;
+        cellgen_lay(own.strides + 10, nB, 1);
+    } else {
+        own.d_ts = cellgen_first(given->d_ts, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, 1, own.strides + 10);
+    }
+    const int64_t ts_step = args->strides[2];
+    const int64_t ts_row = args->strides[3];
+    const int64_t h_step = args->strides[4];
+    const int64_t h_row = args->strides[5];
+    const int64_t d_h_step = args->strides[6];
+    const int64_t d_h_row = args->strides[7];
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 15, &blocks);
@@ -3480,15 +3530,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_1), nB, nH,
-                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
                 cg_rows(adjoints + step * nB * (12 * nH), (12 * nH)));
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_2), nB, (int64_t)1,
-                cg_in(args->ts + step * nB * 1, 1),
+                cg_in(args->ts + step * ts_step, ts_row),
                 cg_rows(reverse_dt, 1));
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_3), nB, nH,
                 cg_in(adjoints + step * nB * (12 * nH), (12 * nH)),
-                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
                 cg_in(args->a, nH),
                 cg_in(args->tau, nH),
                 cg_in(reverse_dt, 1),
@@ -3560,7 +3610,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_8), nB, nH,
                 cg_in(adjoints + step * nB * (12 * nH) + 8 * nH, (12 * nH)),
                 cg_in(reverse_8_sums, nH),
-                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
                 cg_in(args->a, nH),
                 cg_in(args->tau, nH),
                 cg_in(reverse_dt, 1),
@@ -3578,7 +3628,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
                 cg_in(args->f_1 + step * nB * nH, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, args->strided ? args->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (12 * nH), adjoints + step * nB * (12 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -3683,9 +3733,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
         cg_in(d_u_6_once, nH),
         cg_rows(args->d_u, nH));
     if (how & CELLGEN_MOVED(4))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, args->strided ? args->strides + 8 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 8 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     if (how & CELLGEN_MOVED(5))
-        cg_deliver(&run, nT, nB, 1, cg_series(given->d_ts, args->strided ? args->strides + 10 : nullptr, nB, 1), d_ts_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, 1, cg_series(given->d_ts, given->strided ? given->strides + 10 : nullptr, nB, 1), d_ts_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

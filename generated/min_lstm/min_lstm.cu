@@ -471,6 +471,8 @@ __global__ void CELLGEN_CUDA_NAME(min_lstm_forward_stream)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t h_step = args->strides[2];
+    const int64_t h_row = args->strides[3];
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= nB || unit >= nH) return;
     real h_prev = cg_load(cg_in(args->h_prev, nH), row, unit);
@@ -488,7 +490,7 @@ __global__ void CELLGEN_CUDA_NAME(min_lstm_forward_stream)(
         const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH);
         const cellgen_rows<store> i_rows = cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH);
         const cellgen_rows<store> n_rows = cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH);
-        const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+        const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
         const real b_f = cg_load(b_f_rows, 0, unit);
         const real b_i = cg_load(b_i_rows, 0, unit);
         const real b_n = cg_load(b_n_rows, 0, unit);
@@ -512,9 +514,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 2)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
+    return cellgen_how(args->lengths, args->mask, args->reset, 2)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last ? CELLGEN_MOVED(1) : 0);
 }
 
@@ -573,13 +574,23 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 4 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 6 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 4 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 6 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
-    if (how & CELLGEN_MOVED(1)) own.h = h_ordered;
+    if (how & CELLGEN_MOVED(1)) {
+        own.h = h_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
+    }
     if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
+    const int64_t h_step = args->strides[2];
+    const int64_t h_row = args->strides[3];
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1, 3 * nH), cg_in(args->w_f, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 3 * nH), cg_in(args->w_i, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + 2 * nH, 3 * nH), cg_in(args->w_n, nH));
@@ -590,7 +601,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_forward)(
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(min_lstm_forward_1), nB, nH,
-                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH),
+                cg_in((guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
                 cg_in(args->b_f, nH),
                 cg_in(args->b_i, nH),
                 cg_in(args->b_n, nH),
@@ -600,15 +611,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_forward)(
                 cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
                 cg_rows((args->i ? args->i + step * nB * nH : nullptr), nH),
                 cg_rows((args->n ? args->n + step * nB * nH : nullptr), nH),
-                cg_rows(args->h + step * nB * nH, nH));
+                cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
     if (how & CELLGEN_MOVED(1) && given->h)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h, args->strided ? args->strides + 2 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -773,13 +784,15 @@ __global__ void CELLGEN_CUDA_NAME(min_lstm_reverse_stream)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t d_h_step = args->strides[4];
+    const int64_t d_h_row = args->strides[5];
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= nB || unit >= nH) return;
     real d_h_next = cg_load(cg_in(d_h_prev_pair + nT % 2 * nB * nH, nH), row, unit);
     for (int64_t step = nT - 1; step >= 0; --step) {
         /* d_h_in = d_h + d_h_next
          * d_h_prev = d_h_in * f / (f + i) */
-        const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+        const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
         const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
         const cellgen_rows<const store> i_rows = cg_in(args->i + step * nB * nH, nH);
         const cellgen_rows<store> d_h_in_rows = cg_rows(adjoints + step * nB * nH, nH);
@@ -799,11 +812,10 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_backward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 4)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, nT, nB, nI);
+    return cellgen_how(args->lengths, args->mask, args->reset, 4)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, args->reverse, nT, nB, nI);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_backward_workspace_size)(
@@ -895,37 +907,53 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 8 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, args->strided ? args->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, args->strided ? args->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.h = h_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2) && given->d_h) {
-        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, args->strided ? args->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
-    if (how & CELLGEN_MOVED(3)) own.d_x = d_x_ordered;
+    if (how & CELLGEN_MOVED(3)) {
+        own.d_x = d_x_ordered;
+        cellgen_lay(own.strides + 6, nB, nI);
+    } else {
+        own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nI, own.strides + 6);
+    }
+    const int64_t d_h_step = args->strides[4];
+    const int64_t d_h_row = args->strides[5];
     cg_copy(&run, nB, nH, cg_rows(d_h_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_h_last, nH));
     if (!guarded && args->tier != CELLGEN_TIER_STEPS) { /* a thread takes a unit through all steps */
         CELLGEN_STREAM(&run, CELLGEN_CUDA_NAME(min_lstm_reverse_stream), nB, nH, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(min_lstm_reverse_1), nB, nH,
-                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
                 cg_in(args->f + step * nB * nH, nH),
                 cg_in(args->i + step * nB * nH, nH),
                 cg_rows(adjoints + step * nB * nH, nH),
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, args->strided ? args->strides + 4 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, nH, adjoints + step * nB * nH, step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -972,7 +1000,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(min_lstm_cuda_sequence_backward)(
     /* d_f_pre @ [w_f.T] */
     cg_gemm_nt(&run, nT * nB, nI, nH, deferred_d_f_pre, nH, args->w_f, nH, args->d_x, nI, 1);
     if (how & CELLGEN_MOVED(3))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, args->strided ? args->strides + 6 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 6 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

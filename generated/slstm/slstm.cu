@@ -791,6 +791,14 @@ __global__ void CELLGEN_CUDA_NAME(slstm_forward_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t h_step = args->strides[2];
+    const int64_t h_row = args->strides[3];
+    const int64_t c_step = args->strides[4];
+    const int64_t c_row = args->strides[5];
+    const int64_t n_step = args->strides[6];
+    const int64_t n_row = args->strides[7];
+    const int64_t m_step = args->strides[8];
+    const int64_t m_row = args->strides[9];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -799,7 +807,7 @@ __global__ void CELLGEN_CUDA_NAME(slstm_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* h_prev @ [r_z, r_i, r_f, r_o] */
-        way::template product<4>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * nB * nH : args->h_prev), nH), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), nH, 1);
+        way::template product<4>(top, rows, nH, nH, cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row)), shared_1, cg_rows(forward_1_sums + step * nB * (4 * nH), (4 * nH)), nH, 1);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* z = tanh(b_z + x_w_z_h_prev)
@@ -813,9 +821,9 @@ __global__ void CELLGEN_CUDA_NAME(slstm_forward_block)(
              * c = c_prev * f + z * i
              * n = n_prev * f + i
              * h = o * c / n */
-            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
-            const cellgen_rows<const store> n_prev_rows = cg_in((step ? args->n + (step - 1) * nB * nH : args->n_prev), nH);
-            const cellgen_rows<const store> m_prev_rows = cg_in((step ? args->m + (step - 1) * nB * nH : args->m_prev), nH);
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * c_step : args->c_prev), (step == 0 ? nH : c_row));
+            const cellgen_rows<const store> n_prev_rows = cg_in((step ? args->n + (step - 1) * n_step : args->n_prev), (step == 0 ? nH : n_row));
+            const cellgen_rows<const store> m_prev_rows = cg_in((step ? args->m + (step - 1) * m_step : args->m_prev), (step == 0 ? nH : m_row));
             const cellgen_rows<const store> b_z_rows = cg_in(args->b_z, nH);
             const cellgen_rows<const store> b_i_rows = cg_in(args->b_i, nH);
             const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
@@ -828,10 +836,10 @@ __global__ void CELLGEN_CUDA_NAME(slstm_forward_block)(
             const cellgen_rows<store> i_bar_rows = cg_rows((args->i_bar ? args->i_bar + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> f_bar_rows = cg_rows((args->f_bar ? args->f_bar + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> o_rows = cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH);
-            const cellgen_rows<store> m_rows = cg_rows(args->m + step * nB * nH, nH);
-            const cellgen_rows<store> c_rows = cg_rows(args->c + step * nB * nH, nH);
-            const cellgen_rows<store> n_rows = cg_rows(args->n + step * nB * nH, nH);
-            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const cellgen_rows<store> m_rows = cg_rows(args->m + step * m_step, m_row);
+            const cellgen_rows<store> c_rows = cg_rows(args->c + step * c_step, c_row);
+            const cellgen_rows<store> n_rows = cg_rows(args->n + step * n_step, n_row);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
             const real c_prev = cg_load(c_prev_rows, row, unit);
             const real n_prev = cg_load(n_prev_rows, row, unit);
             const real m_prev = cg_load(m_prev_rows, row, unit);
@@ -872,15 +880,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(slstm_cuda_sequence_forward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(slstm_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 5)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
+    return cellgen_how(args->lengths, args->mask, args->reset, 5)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last ? CELLGEN_MOVED(1) : 0)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(2) : 0)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(3) : 0)
-        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(4) : 0);
 }
 
@@ -975,19 +979,50 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 10 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
-    if (how & CELLGEN_MOVED(1)) own.h = h_ordered;
-    if (how & CELLGEN_MOVED(2)) own.c = c_ordered;
-    if (how & CELLGEN_MOVED(3)) own.n = n_ordered;
-    if (how & CELLGEN_MOVED(4)) own.m = m_ordered;
+    if (how & CELLGEN_MOVED(1)) {
+        own.h = h_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
+    }
+    if (how & CELLGEN_MOVED(2)) {
+        own.c = c_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.c = cellgen_first(given->c, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
+    }
+    if (how & CELLGEN_MOVED(3)) {
+        own.n = n_ordered;
+        cellgen_lay(own.strides + 6, nB, nH);
+    } else {
+        own.n = cellgen_first(given->n, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
+    }
+    if (how & CELLGEN_MOVED(4)) {
+        own.m = m_ordered;
+        cellgen_lay(own.strides + 8, nB, nH);
+    } else {
+        own.m = cellgen_first(given->m, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
+    }
     if (guarded) cg_begin_state(&run, nB, nH, h_prev_before, args->h_prev, nT > 0 ? step_fresh : nullptr);
     if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_fresh : nullptr);
     if (guarded) cg_begin_state(&run, nB, nH, n_prev_before, args->n_prev, nT > 0 ? step_fresh : nullptr);
     if (guarded) cg_begin_state(&run, nB, nH, m_prev_before, args->m_prev, nT > 0 ? step_fresh : nullptr);
+    const int64_t h_step = args->strides[2];
+    const int64_t h_row = args->strides[3];
+    const int64_t c_step = args->strides[4];
+    const int64_t c_row = args->strides[5];
+    const int64_t n_step = args->strides[6];
+    const int64_t n_row = args->strides[7];
+    const int64_t m_step = args->strides[8];
+    const int64_t m_row = args->strides[9];
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1, 4 * nH), cg_in(args->w_z, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 4 * nH), cg_in(args->w_i, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + 2 * nH, 4 * nH), cg_in(args->w_f, nH));
@@ -1007,11 +1042,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_cuda_sequence_forward)(
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* h_prev @ [r_z, r_i, r_f, r_o] */
-            cg_gemm_nn(&run, nB, 4 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * nB * nH : args->h_prev), nH, forward_1_weights_2, 4 * nH, forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
+            cg_gemm_nn(&run, nB, 4 * nH, nH, (guarded ? h_prev_before : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row), forward_1_weights_2, 4 * nH, forward_1_sums + step * nB * (4 * nH), (4 * nH), 1);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(slstm_forward_1), nB, nH,
-                cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
-                cg_in((guarded ? n_prev_before : step ? args->n + (step - 1) * nB * nH : args->n_prev), nH),
-                cg_in((guarded ? m_prev_before : step ? args->m + (step - 1) * nB * nH : args->m_prev), nH),
+                cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row)),
+                cg_in((guarded ? n_prev_before : step ? args->n + (step - 1) * n_step : args->n_prev), (guarded || step == 0 ? nH : n_row)),
+                cg_in((guarded ? m_prev_before : step ? args->m + (step - 1) * m_step : args->m_prev), (guarded || step == 0 ? nH : m_row)),
                 cg_in(args->b_z, nH),
                 cg_in(args->b_i, nH),
                 cg_in(args->b_f, nH),
@@ -1024,30 +1059,30 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_cuda_sequence_forward)(
                 cg_rows((args->i_bar ? args->i_bar + step * nB * nH : nullptr), nH),
                 cg_rows((args->f_bar ? args->f_bar + step * nB * nH : nullptr), nH),
                 cg_rows((args->o ? args->o + step * nB * nH : nullptr), nH),
-                cg_rows(args->m + step * nB * nH, nH),
-                cg_rows(args->c + step * nB * nH, nH),
-                cg_rows(args->n + step * nB * nH, nH),
-                cg_rows(args->h + step * nB * nH, nH));
+                cg_rows(args->m + step * m_step, m_row),
+                cg_rows(args->c + step * c_step, c_row),
+                cg_rows(args->n + step * n_step, n_row),
+                cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, h_prev_before, args->h + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nH, c_prev_before, args->c + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nH, n_prev_before, args->n + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
-                cg_settle(&run, nB, nH, m_prev_before, args->m + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, h_prev_before, args->h + step * h_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, n_prev_before, args->n + step * n_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, m_prev_before, args->m + step * m_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * nB * nH : args->h_prev, nH));
-    cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
-    cg_copy(&run, nB, nH, cg_rows(args->n_last, nH), cg_in(guarded ? n_prev_before : nT > 0 ? args->n + (nT - 1) * nB * nH : args->n_prev, nH));
-    cg_copy(&run, nB, nH, cg_rows(args->m_last, nH), cg_in(guarded ? m_prev_before : nT > 0 ? args->m + (nT - 1) * nB * nH : args->m_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
+    cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * c_step : args->c_prev, !guarded && nT > 0 ? c_row : nH));
+    cg_copy(&run, nB, nH, cg_rows(args->n_last, nH), cg_in(guarded ? n_prev_before : nT > 0 ? args->n + (nT - 1) * n_step : args->n_prev, !guarded && nT > 0 ? n_row : nH));
+    cg_copy(&run, nB, nH, cg_rows(args->m_last, nH), cg_in(guarded ? m_prev_before : nT > 0 ? args->m + (nT - 1) * m_step : args->m_prev, !guarded && nT > 0 ? m_row : nH));
     if (how & CELLGEN_MOVED(1) && given->h)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h, args->strided ? args->strides + 2 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(2) && given->c)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->c, args->strided ? args->strides + 4 : nullptr, nB, nH), c_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), c_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->n)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->n, args->strided ? args->strides + 6 : nullptr, nB, nH), n_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->n, given->strided ? given->strides + 6 : nullptr, nB, nH), n_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(4) && given->m)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->m, args->strided ? args->strides + 8 : nullptr, nB, nH), m_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->m, given->strided ? given->strides + 8 : nullptr, nB, nH), m_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -1280,6 +1315,20 @@ __global__ void CELLGEN_CUDA_NAME(slstm_reverse_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t c_step = args->strides[4];
+    const int64_t c_row = args->strides[5];
+    const int64_t n_step = args->strides[6];
+    const int64_t n_row = args->strides[7];
+    const int64_t m_step = args->strides[8];
+    const int64_t m_row = args->strides[9];
+    const int64_t d_h_step = args->strides[10];
+    const int64_t d_h_row = args->strides[11];
+    const int64_t d_c_step = args->strides[12];
+    const int64_t d_c_row = args->strides[13];
+    const int64_t d_n_step = args->strides[14];
+    const int64_t d_n_row = args->strides[15];
+    const int64_t d_m_step = args->strides[16];
+    const int64_t d_m_row = args->strides[17];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -1311,24 +1360,24 @@ __global__ void CELLGEN_CUDA_NAME(slstm_reverse_block)(
              * d_z_pre = d_z * (1 - z**2)
              * d_n_prev = d_n_total * f
              * d_c_prev = d_c_total * f */
-            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row);
             const cellgen_rows<const real> d_c_next_rows = cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> d_n_rows = cg_in((args->d_n ? args->d_n + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_n_rows = cg_in((args->d_n ? args->d_n + step * d_n_step : nullptr), d_n_row);
             const cellgen_rows<const real> d_n_next_rows = cg_in(d_n_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> d_m_rows = cg_in((args->d_m ? args->d_m + step * nB * nH : nullptr), nH);
+            const cellgen_rows<const store> d_m_rows = cg_in((args->d_m ? args->d_m + step * d_m_step : nullptr), d_m_row);
             const cellgen_rows<const real> d_m_next_rows = cg_in(d_m_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
-            const cellgen_rows<const store> n_prev_rows = cg_in((step ? args->n + (step - 1) * nB * nH : args->n_prev), nH);
-            const cellgen_rows<const store> m_prev_rows = cg_in((step ? args->m + (step - 1) * nB * nH : args->m_prev), nH);
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * c_step : args->c_prev), (step == 0 ? nH : c_row));
+            const cellgen_rows<const store> n_prev_rows = cg_in((step ? args->n + (step - 1) * n_step : args->n_prev), (step == 0 ? nH : n_row));
+            const cellgen_rows<const store> m_prev_rows = cg_in((step ? args->m + (step - 1) * m_step : args->m_prev), (step == 0 ? nH : m_row));
             const cellgen_rows<const store> z_rows = cg_in(args->z + step * nB * nH, nH);
             const cellgen_rows<const store> i_bar_rows = cg_in(args->i_bar + step * nB * nH, nH);
             const cellgen_rows<const store> f_bar_rows = cg_in(args->f_bar + step * nB * nH, nH);
             const cellgen_rows<const store> o_rows = cg_in(args->o + step * nB * nH, nH);
-            const cellgen_rows<const store> m_rows = cg_in(args->m + step * nB * nH, nH);
-            const cellgen_rows<const store> c_rows = cg_in(args->c + step * nB * nH, nH);
-            const cellgen_rows<const store> n_rows = cg_in(args->n + step * nB * nH, nH);
+            const cellgen_rows<const store> m_rows = cg_in(args->m + step * m_step, m_row);
+            const cellgen_rows<const store> c_rows = cg_in(args->c + step * c_step, c_row);
+            const cellgen_rows<const store> n_rows = cg_in(args->n + step * n_step, n_row);
             const cellgen_rows<real> d_m_prev_rows = cg_rows(d_m_prev_pair + step % 2 * nB * nH, nH);
             const cellgen_rows<store> d_o_pre_rows = cg_rows(adjoints + step * nB * (4 * nH), (4 * nH));
             const cellgen_rows<store> d_f_bar_rows = cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH));
@@ -1417,17 +1466,10 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(slstm_cuda_sequence_backward_how)(
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(slstm_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 10)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, nT, nB, nH)
-        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, nT, nB, nH)
-        | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, nT, nB, nH)
-        | cellgen_moves(6, args->strided ? args->strides + 12 : nullptr, nT, nB, nH)
-        | cellgen_moves(7, args->strided ? args->strides + 14 : nullptr, nT, nB, nH)
-        | cellgen_moves(8, args->strided ? args->strides + 16 : nullptr, nT, nB, nH)
-        | cellgen_moves(9, args->strided ? args->strides + 18 : nullptr, nT, nB, nI);
+    return cellgen_how(args->lengths, args->mask, args->reset, 10)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(9, args->strided ? args->strides + 18 : nullptr, args->reverse, nT, nB, nI);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(slstm_cuda_sequence_backward_workspace_size)(
@@ -1582,50 +1624,96 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 20 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 22 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 20 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 22 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, args->strided ? args->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, args->strided ? args->strides + 4 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nH, n_prev_before, cg_series(given->n, args->strided ? args->strides + 6 : nullptr, nB, nH), args->n_prev, step_before, args->reverse);
-        cg_collect_before(&run, nT, nB, nH, m_prev_before, cg_series(given->m, args->strided ? args->strides + 8 : nullptr, nB, nH), args->m_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, h_prev_before, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->h_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, n_prev_before, cg_series(given->n, given->strided ? given->strides + 6 : nullptr, nB, nH), args->n_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, m_prev_before, cg_series(given->m, given->strided ? given->strides + 8 : nullptr, nB, nH), args->m_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, args->strided ? args->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, h_ordered, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.h = h_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2)) {
-        cg_collect(&run, nT, nB, nH, c_ordered, cg_series(given->c, args->strided ? args->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, c_ordered, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.c = c_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.c = cellgen_first(given->c, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3)) {
-        cg_collect(&run, nT, nB, nH, n_ordered, cg_series(given->n, args->strided ? args->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, n_ordered, cg_series(given->n, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.n = n_ordered;
+        cellgen_lay(own.strides + 6, nB, nH);
+    } else {
+        own.n = cellgen_first(given->n, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
     if (how & CELLGEN_MOVED(4)) {
-        cg_collect(&run, nT, nB, nH, m_ordered, cg_series(given->m, args->strided ? args->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, m_ordered, cg_series(given->m, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.m = m_ordered;
+        cellgen_lay(own.strides + 8, nB, nH);
+    } else {
+        own.m = cellgen_first(given->m, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_h) {
-        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, args->strided ? args->strides + 10 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
+        cellgen_lay(own.strides + 10, nB, nH);
+    } else {
+        own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nH, own.strides + 10);
     }
     if (how & CELLGEN_MOVED(6) && given->d_c) {
-        cg_collect(&run, nT, nB, nH, d_c_ordered, cg_series(given->d_c, args->strided ? args->strides + 12 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_c_ordered, cg_series(given->d_c, given->strided ? given->strides + 12 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_c = d_c_ordered;
+        cellgen_lay(own.strides + 12, nB, nH);
+    } else {
+        own.d_c = cellgen_first(given->d_c, given->strided ? given->strides + 12 : nullptr, args->reverse, nT, nB, nH, own.strides + 12);
     }
     if (how & CELLGEN_MOVED(7) && given->d_n) {
-        cg_collect(&run, nT, nB, nH, d_n_ordered, cg_series(given->d_n, args->strided ? args->strides + 14 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_n_ordered, cg_series(given->d_n, given->strided ? given->strides + 14 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_n = d_n_ordered;
+        cellgen_lay(own.strides + 14, nB, nH);
+    } else {
+        own.d_n = cellgen_first(given->d_n, given->strided ? given->strides + 14 : nullptr, args->reverse, nT, nB, nH, own.strides + 14);
     }
     if (how & CELLGEN_MOVED(8) && given->d_m) {
-        cg_collect(&run, nT, nB, nH, d_m_ordered, cg_series(given->d_m, args->strided ? args->strides + 16 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_m_ordered, cg_series(given->d_m, given->strided ? given->strides + 16 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_m = d_m_ordered;
+        cellgen_lay(own.strides + 16, nB, nH);
+    } else {
+        own.d_m = cellgen_first(given->d_m, given->strided ? given->strides + 16 : nullptr, args->reverse, nT, nB, nH, own.strides + 16);
     }
-    if (how & CELLGEN_MOVED(9)) own.d_x = d_x_ordered;
+    if (how & CELLGEN_MOVED(9)) {
+        own.d_x = d_x_ordered;
+        cellgen_lay(own.strides + 18, nB, nI);
+    } else {
+        own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 18 : nullptr, args->reverse, nT, nB, nI, own.strides + 18);
+    }
+    const int64_t c_step = args->strides[4];
+    const int64_t c_row = args->strides[5];
+    const int64_t n_step = args->strides[6];
+    const int64_t n_row = args->strides[7];
+    const int64_t m_step = args->strides[8];
+    const int64_t m_row = args->strides[9];
+    const int64_t d_h_step = args->strides[10];
+    const int64_t d_h_row = args->strides[11];
+    const int64_t d_c_step = args->strides[12];
+    const int64_t d_c_row = args->strides[13];
+    const int64_t d_n_step = args->strides[14];
+    const int64_t d_n_row = args->strides[15];
+    const int64_t d_m_step = args->strides[16];
+    const int64_t d_m_row = args->strides[17];
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1, nH), cg_in(args->r_o, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + nH * nH, nH), cg_in(args->r_f, nH));
     cg_turn(&run, nH, nH, cg_rows(reverse_2_weights_1 + (2 * nH) * nH, nH), cg_in(args->r_i, nH));
@@ -1647,24 +1735,24 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_cuda_sequence_backward)(
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(slstm_reverse_1), nB, nH,
-                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
+                cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
+                cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row),
                 cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((args->d_n ? args->d_n + step * nB * nH : nullptr), nH),
+                cg_in((args->d_n ? args->d_n + step * d_n_step : nullptr), d_n_row),
                 cg_in(d_n_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((args->d_m ? args->d_m + step * nB * nH : nullptr), nH),
+                cg_in((args->d_m ? args->d_m + step * d_m_step : nullptr), d_m_row),
                 cg_in(d_m_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
-                cg_in((guarded ? n_prev_before + step * nB * nH : step ? args->n + (step - 1) * nB * nH : args->n_prev), nH),
-                cg_in((guarded ? m_prev_before + step * nB * nH : step ? args->m + (step - 1) * nB * nH : args->m_prev), nH),
+                cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row)),
+                cg_in((guarded ? n_prev_before + step * nB * nH : step ? args->n + (step - 1) * n_step : args->n_prev), (guarded || step == 0 ? nH : n_row)),
+                cg_in((guarded ? m_prev_before + step * nB * nH : step ? args->m + (step - 1) * m_step : args->m_prev), (guarded || step == 0 ? nH : m_row)),
                 cg_in(args->z + step * nB * nH, nH),
                 cg_in(args->i_bar + step * nB * nH, nH),
                 cg_in(args->f_bar + step * nB * nH, nH),
                 cg_in(args->o + step * nB * nH, nH),
-                cg_in(args->m + step * nB * nH, nH),
-                cg_in(args->c + step * nB * nH, nH),
-                cg_in(args->n + step * nB * nH, nH),
+                cg_in(args->m + step * m_step, m_row),
+                cg_in(args->c + step * c_step, c_row),
+                cg_in(args->n + step * n_step, n_row),
                 cg_rows(d_m_prev_pair + step % 2 * nB * nH, nH),
                 cg_rows(adjoints + step * nB * (4 * nH), (4 * nH)),
                 cg_rows(adjoints + step * nB * (4 * nH) + nH, (4 * nH)),
@@ -1675,10 +1763,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_cuda_sequence_backward)(
             /* d_o_pre @ [r_o.T]; d_f_bar @ [r_f.T]; d_i_bar @ [r_i.T]; d_z_pre @ [r_z.T] */
             cg_gemm_nn(&run, nB, nH, 4 * nH, adjoints + step * nB * (4 * nH), (4 * nH), reverse_2_weights_1, nH, d_h_prev_pair + step % 2 * nB * nH, nH, 0);
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, args->strided ? args->strides + 10 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_c, args->strided ? args->strides + 12 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_n_prev_pair + step % 2 * nB * nH, d_n_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_n, args->strided ? args->strides + 14 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_settle_gradient(&run, nB, nH, d_m_prev_pair + step % 2 * nB * nH, d_m_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_m, args->strided ? args->strides + 16 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_c, given->strided ? given->strides + 12 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_n_prev_pair + step % 2 * nB * nH, d_n_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_n, given->strided ? given->strides + 14 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_m_prev_pair + step % 2 * nB * nH, d_m_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_m, given->strided ? given->strides + 16 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (4 * nH), adjoints + step * nB * (4 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -1723,7 +1811,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(slstm_cuda_sequence_backward)(
     /* d_o_pre @ [w_o.T]; d_f_bar @ [w_f.T]; d_i_bar @ [w_i.T]; d_z_pre @ [w_z.T] */
     cg_gemm_nn(&run, nT * nB, nI, 4 * nH, adjoints, (4 * nH), deferred_10_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(9))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, args->strided ? args->strides + 18 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 18 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

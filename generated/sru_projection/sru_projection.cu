@@ -556,6 +556,12 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_forward_block)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t x_step = args->strides[0];
+    const int64_t x_row = args->strides[1];
+    const int64_t h_step = args->strides[2];
+    const int64_t h_row = args->strides[3];
+    const int64_t c_step = args->strides[4];
+    const int64_t c_row = args->strides[5];
     const int64_t top = blockIdx.x * block_rows;
     const int64_t rows = nB - top < block_rows ? nB - top : block_rows;
     CELLGEN_DYNAMIC_SHARED(store, shared);
@@ -567,16 +573,16 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_forward_block)(
     __syncthreads();
     for (int64_t step = 0; step < nT; ++step) {
         /* x @ [w] */
-        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_1, cg_rows((args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH), nH, 0);
+        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * x_step, x_row), shared_1, cg_rows((args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH), nH, 0);
         /* x @ [w_s] */
-        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * nB * nI, nI), shared_2, cg_rows((args->x_w_s ? args->x_w_s + step * nB * nH : forward_x_w_s), nH), nH, 0);
+        way::template product<1>(top, rows, nH, nI, cg_in(args->x + step * x_step, x_row), shared_2, cg_rows((args->x_w_s ? args->x_w_s + step * nB * nH : forward_x_w_s), nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* f = sigmoid(c_prev * v_f + b_f + x_w_f)
              * r = sigmoid(c_prev * v_r + b_r + x_w_r)
              * c = c_prev * f + (1 - f) * x_w
              * h = r * c + (1 - r) * x_w_s */
-            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
+            const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * c_step : args->c_prev), (step == 0 ? nH : c_row));
             const cellgen_rows<const store> v_f_rows = cg_in(args->v_f, nH);
             const cellgen_rows<const store> v_r_rows = cg_in(args->v_r, nH);
             const cellgen_rows<const store> b_f_rows = cg_in(args->b_f, nH);
@@ -587,8 +593,8 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_forward_block)(
             const cellgen_rows<const store> x_w_s_rows = cg_in((args->x_w_s ? args->x_w_s + step * nB * nH : forward_x_w_s), nH);
             const cellgen_rows<store> f_rows = cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH);
             const cellgen_rows<store> r_rows = cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH);
-            const cellgen_rows<store> c_rows = cg_rows(args->c + step * nB * nH, nH);
-            const cellgen_rows<store> h_rows = cg_rows(args->h + step * nB * nH, nH);
+            const cellgen_rows<store> c_rows = cg_rows(args->c + step * c_step, c_row);
+            const cellgen_rows<store> h_rows = cg_rows(args->h + step * h_step, h_row);
             const real c_prev = cg_load(c_prev_rows, row, unit);
             const real v_f = cg_load(v_f_rows, 0, unit);
             const real v_r = cg_load(v_r_rows, 0, unit);
@@ -616,11 +622,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_forward_
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_forward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 3)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
+    return cellgen_how(args->lengths, args->mask, args->reset, 3)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | (args->last ? CELLGEN_MOVED(1) : 0)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
         | (args->last ? CELLGEN_MOVED(2) : 0);
 }
 
@@ -691,14 +695,33 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 6 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
-    if (how & CELLGEN_MOVED(1)) own.h = h_ordered;
-    if (how & CELLGEN_MOVED(2)) own.c = c_ordered;
+    if (how & CELLGEN_MOVED(1)) {
+        own.h = h_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.h = cellgen_first(given->h, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
+    }
+    if (how & CELLGEN_MOVED(2)) {
+        own.c = c_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.c = cellgen_first(given->c, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
+    }
     if (guarded) cg_begin_state(&run, nB, nH, c_prev_before, args->c_prev, nT > 0 ? step_fresh : nullptr);
+    const int64_t x_step = args->strides[0];
+    const int64_t x_row = args->strides[1];
+    const int64_t h_step = args->strides[2];
+    const int64_t h_row = args->strides[3];
+    const int64_t c_step = args->strides[4];
+    const int64_t c_row = args->strides[5];
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1, 2 * nH), cg_in(args->w_f, nH));
     cg_copy(&run, nI, nH, cg_rows(forward_1_weights_1 + nH, 2 * nH), cg_in(args->w_r, nH));
     /* x @ [w_f, w_r], all steps at once */
@@ -712,11 +735,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_forward)(
     } else {
         for (int64_t step = 0; step < nT; ++step) {
             /* x @ [w] */
-            cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->w, nH, (args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH, 0);
+            cg_gemm_nn(&run, nB, nH, nI, args->x + step * x_step, x_row, args->w, nH, (args->x_w ? args->x_w + step * nB * nH : forward_x_w), nH, 0);
             /* x @ [w_s] */
-            cg_gemm_nn(&run, nB, nH, nI, args->x + step * nB * nI, nI, args->w_s, nH, (args->x_w_s ? args->x_w_s + step * nB * nH : forward_x_w_s), nH, 0);
+            cg_gemm_nn(&run, nB, nH, nI, args->x + step * x_step, x_row, args->w_s, nH, (args->x_w_s ? args->x_w_s + step * nB * nH : forward_x_w_s), nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(sru_projection_forward_1), nB, nH,
-                cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in((guarded ? c_prev_before : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row)),
                 cg_in(args->v_f, nH),
                 cg_in(args->v_r, nH),
                 cg_in(args->b_f, nH),
@@ -727,18 +750,18 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_forward)(
                 cg_in((args->x_w_s ? args->x_w_s + step * nB * nH : forward_x_w_s), nH),
                 cg_rows((args->f ? args->f + step * nB * nH : nullptr), nH),
                 cg_rows((args->r ? args->r + step * nB * nH : nullptr), nH),
-                cg_rows(args->c + step * nB * nH, nH),
-                cg_rows(args->h + step * nB * nH, nH));
+                cg_rows(args->c + step * c_step, c_row),
+                cg_rows(args->h + step * h_step, h_row));
             if (guarded) {
-                cg_settle(&run, nB, nH, c_prev_before, args->c + step * nB * nH, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
+                cg_settle(&run, nB, nH, c_prev_before, args->c + step * c_step, 1, step_counts + step * nB, step + 1 < nT ? step_fresh + (step + 1) * nB : nullptr);
             }
         }
     }
-    cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * nB * nH : args->c_prev, nH));
+    cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * c_step : args->c_prev, !guarded && nT > 0 ? c_row : nH));
     if (how & CELLGEN_MOVED(1) && given->h)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h, args->strided ? args->strides + 2 : nullptr, nB, nH), h_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), h_ordered, args->reverse, guarded ? step_counts : nullptr);
     if (how & CELLGEN_MOVED(2) && given->c)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->c, args->strided ? args->strides + 4 : nullptr, nB, nH), c_ordered, args->reverse, (const unsigned char *)nullptr);
+        cg_deliver(&run, nT, nB, nH, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), c_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
 }
 
@@ -917,6 +940,12 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_reverse_stream)(
     (void)nB;
     (void)nI;
     (void)nH;
+    const int64_t c_step = args->strides[2];
+    const int64_t c_row = args->strides[3];
+    const int64_t d_h_step = args->strides[4];
+    const int64_t d_h_row = args->strides[5];
+    const int64_t d_c_step = args->strides[6];
+    const int64_t d_c_row = args->strides[7];
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= nB || unit >= nH) return;
     real d_c_next = cg_load(cg_in(d_c_prev_pair + nT % 2 * nB * nH, nH), row, unit);
@@ -928,14 +957,14 @@ __global__ void CELLGEN_CUDA_NAME(sru_projection_reverse_stream)(
          * d_f = d_c_total * (c_prev - x_w)
          * d_f_pre = d_f * (1 - f) * f
          * d_c_prev = d_c_total * f + d_r_pre * v_r + d_f_pre * v_f */
-        const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH);
-        const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH);
-        const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * nB * nH : args->c_prev), nH);
+        const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
+        const cellgen_rows<const store> d_c_rows = cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row);
+        const cellgen_rows<const store> c_prev_rows = cg_in((step ? args->c + (step - 1) * c_step : args->c_prev), (step == 0 ? nH : c_row));
         const cellgen_rows<const store> v_f_rows = cg_in(args->v_f, nH);
         const cellgen_rows<const store> v_r_rows = cg_in(args->v_r, nH);
         const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
         const cellgen_rows<const store> r_rows = cg_in(args->r + step * nB * nH, nH);
-        const cellgen_rows<const store> c_rows = cg_in(args->c + step * nB * nH, nH);
+        const cellgen_rows<const store> c_rows = cg_in(args->c + step * c_step, c_row);
         const cellgen_rows<const store> x_w_rows = cg_in(args->x_w + step * nB * nH, nH);
         const cellgen_rows<const store> x_w_s_rows = cg_in(args->x_w_s + step * nB * nH, nH);
         const cellgen_rows<store> d_c_total_rows = cg_rows(adjoints + step * nB * (3 * nH), (3 * nH));
@@ -971,12 +1000,11 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward
     int64_t nT, int64_t nB, int64_t nI, int64_t nH, const CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward_args) *args)
 {
     (void)nT, (void)nB, (void)nI, (void)nH;
-    return cellgen_how(args->lengths, args->mask, args->reset, args->reverse, 5)
-        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, nT, nB, nH)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, nT, nB, nH)
-        | cellgen_moves(3, args->strided ? args->strides + 6 : nullptr, nT, nB, nH)
-        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, nT, nB, nI);
+    return cellgen_how(args->lengths, args->mask, args->reset, 5)
+        | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
+        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
+        | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, args->reverse, nT, nB, nI);
 }
 
 CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward_workspace_size)(
@@ -1083,27 +1111,50 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(args->mask, args->strided ? args->strides + 10 : nullptr, nB, 1), cg_series(args->reset, args->strided ? args->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (guarded) {
-        cg_collect_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, args->strided ? args->strides + 2 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
+        cg_collect_before(&run, nT, nB, nH, c_prev_before, cg_series(given->c, given->strided ? given->strides + 2 : nullptr, nB, nH), args->c_prev, step_before, args->reverse);
     }
     if (how & CELLGEN_MOVED(0)) {
-        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, args->strided ? args->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
+        cellgen_lay(own.strides + 0, nB, nI);
+    } else {
+        own.x = cellgen_first(given->x, given->strided ? given->strides + 0 : nullptr, args->reverse, nT, nB, nI, own.strides + 0);
     }
     if (how & CELLGEN_MOVED(1)) {
-        cg_collect(&run, nT, nB, nH, c_ordered, cg_series(given->c, args->strided ? args->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, c_ordered, cg_series(given->c, given->strided ? given->strides + 2 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.c = c_ordered;
+        cellgen_lay(own.strides + 2, nB, nH);
+    } else {
+        own.c = cellgen_first(given->c, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2) && given->d_h) {
-        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, args->strided ? args->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
+        cellgen_lay(own.strides + 4, nB, nH);
+    } else {
+        own.d_h = cellgen_first(given->d_h, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_c) {
-        cg_collect(&run, nT, nB, nH, d_c_ordered, cg_series(given->d_c, args->strided ? args->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect(&run, nT, nB, nH, d_c_ordered, cg_series(given->d_c, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.d_c = d_c_ordered;
+        cellgen_lay(own.strides + 6, nB, nH);
+    } else {
+        own.d_c = cellgen_first(given->d_c, given->strided ? given->strides + 6 : nullptr, args->reverse, nT, nB, nH, own.strides + 6);
     }
-    if (how & CELLGEN_MOVED(4)) own.d_x = d_x_ordered;
+    if (how & CELLGEN_MOVED(4)) {
+        own.d_x = d_x_ordered;
+        cellgen_lay(own.strides + 8, nB, nI);
+    } else {
+        own.d_x = cellgen_first(given->d_x, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nI, own.strides + 8);
+    }
+    const int64_t c_step = args->strides[2];
+    const int64_t c_row = args->strides[3];
+    const int64_t d_h_step = args->strides[4];
+    const int64_t d_h_row = args->strides[5];
+    const int64_t d_c_step = args->strides[6];
+    const int64_t d_c_row = args->strides[7];
     cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_3, nI), cg_in(args->w_r, nH));
     cg_turn(&run, nH, nI, cg_rows(deferred_6_weights_3 + nH * nI, nI), cg_in(args->w_f, nH));
     cg_copy(&run, nB, nH, cg_rows(d_c_prev_pair + nT % 2 * nB * nH, nH), cg_in(args->d_c_last, nH));
@@ -1112,15 +1163,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward)(
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(sru_projection_reverse_1), nB, nH,
-                cg_in((args->d_h ? args->d_h + step * nB * nH : nullptr), nH),
-                cg_in((args->d_c ? args->d_c + step * nB * nH : nullptr), nH),
+                cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
+                cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row),
                 cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * nB * nH : args->c_prev), nH),
+                cg_in((guarded ? c_prev_before + step * nB * nH : step ? args->c + (step - 1) * c_step : args->c_prev), (guarded || step == 0 ? nH : c_row)),
                 cg_in(args->v_f, nH),
                 cg_in(args->v_r, nH),
                 cg_in(args->f + step * nB * nH, nH),
                 cg_in(args->r + step * nB * nH, nH),
-                cg_in(args->c + step * nB * nH, nH),
+                cg_in(args->c + step * c_step, c_row),
                 cg_in(args->x_w + step * nB * nH, nH),
                 cg_in(args->x_w_s + step * nB * nH, nH),
                 cg_rows(adjoints + step * nB * (3 * nH), (3 * nH)),
@@ -1128,7 +1179,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward)(
                 cg_rows(adjoints + step * nB * (3 * nH) + 2 * nH, (3 * nH)),
                 cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
-                cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_c, args->strided ? args->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
+                cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_c, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_leave_out(&run, nB, (3 * nH), adjoints + step * nB * (3 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
@@ -1173,7 +1224,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_projection_cuda_sequence_backward)(
     /* d_r_pre @ [w_r.T]; d_f_pre @ [w_f.T] */
     cg_gemm_nn(&run, nT * nB, nI, 2 * nH, adjoints + nH, (3 * nH), deferred_6_weights_3, nI, args->d_x, nI, 1);
     if (how & CELLGEN_MOVED(4))
-        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, args->strided ? args->strides + 8 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 8 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;
 }
 

@@ -38,8 +38,9 @@ class Over(Enum):
 class Place:
     """Where a buffer lies when a launch runs, as C texts: its base, row stride and element type.
 
-    ``rows`` and ``column`` say how far from the base it begins. ``element`` is ``store`` or
-    ``real``. ``optional`` says that the pointer may be NULL: zeros are read, nothing is written.
+    ``rows`` and ``column`` say how far from the base it begins; ``steps`` instead of ``rows``,
+    where steps lie any number of elements apart. ``element`` is ``store`` or ``real``.
+    ``optional`` says that the pointer may be NULL: zeros are read, nothing is written.
     ``initial`` is the other pointer of ``Over.PREVIOUS``.
     """
 
@@ -47,6 +48,7 @@ class Place:
     stride: str
     element: str
     rows: str = ""
+    steps: str = ""
     column: str = ""
     optional: bool = False
     over: Over = Over.ROWS
@@ -55,6 +57,7 @@ class Place:
     @property
     def pointer(self) -> str:
         rows = f" + {self.rows} * {factor(self.stride)}" if self.rows else ""
+        rows = f" + {self.steps}" if self.steps else rows
         column = f" + {self.column}" if self.column else ""
         return f"{self.base}{rows}{column}"
 

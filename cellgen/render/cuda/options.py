@@ -1,9 +1,11 @@
 """Spell options over time for a host function: layout and order of steps, steps that do not count.
 
 Input: the arrays over time and the states of a function. Output: lines of host code around the
-steps, which call ``cellgen_cuda_options.cuh``. Steps themselves stay as they are: an argument that
-does not lie in the order of computation, or has gaps, is redirected to a copy in the workspace
-(``own``), and a state before a step is read from a copy where ``guarded``.
+steps, which call ``cellgen_cuda_options.cuh``. Steps read and write arrays over time where they
+are, at strides (``<name>_step``, ``<name>_row``) that are negative where steps are taken backwards.
+An array that products or loops over all steps touch (``whole``) is redirected to a copy in the
+workspace (``own``) unless one row follows the other, any array where steps may not count; a state
+before a step is read from a copy where ``guarded``.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ from cellgen.value import Value
 
 
 class OverTime:
-    """The options of one function over time; ``before`` names the copy of each state."""
+    """The options of one function over time.
+
+    ``before`` names the copy of each state, ``apart`` the strides of each array over time.
+    """
 
     def __init__(
         self,
@@ -50,6 +55,11 @@ class OverTime:
             )
             for a in (*self.given, *self.made)
         }
+        self.whole: set[str] = set()
+        self.apart = {
+            name: (memory.names.fresh(f"{name}_step"), memory.names.fresh(f"{name}_row"))
+            for name in self.places
+        }
         steps = "nT * nB" if self.is_backward else "nB"
         self.before = {
             link.previous: memory.add(
@@ -60,27 +70,41 @@ class OverTime:
             for link in links
         }
 
+    def strides(self) -> dict[str, str]:
+        """C texts: elements from step to step and from row to row of arrays over time, by name."""
+        members = {}
+        for name, place in self.places.items():
+            step, row = self.apart[name]
+            members[step] = f"args->strides[{2 * place}]"
+            members[row] = f"args->strides[{2 * place + 1}]"
+        return members
+
     def moves(self) -> list[str]:
         """C texts: the bit of each array over time, set where it has to be moved."""
         bits = []
         for item in (*self.given, *self.made):
             place = self.places[item.name]
-            layout = f"args->strided ? args->strides + {2 * place} : nullptr"
-            bits.append(f"cellgen_moves({place}, {layout}, nT, nB, {_units(item)})")
+            if item.name in self.whole:
+                layout = f"args->strided ? args->strides + {2 * place} : nullptr"
+                bits.append(
+                    f"cellgen_moves({place}, {layout}, args->reverse, nT, nB, {_units(item)})"
+                )
             if item in self.made and not self.is_backward:
                 bits.append(f"(args->last ? CELLGEN_MOVED({place}) : 0)")
-        return bits
+        return bits or ["0"]
 
     def _series(self, item: Argument) -> str:
         """C text: an array over time as the caller has it."""
-        layout = f"args->strided ? args->strides + {2 * self.places[item.name]} : nullptr"
-        return f"cg_series(given->{item.name}, {layout}, nB, {_units(item)})"
+        return f"cg_series(given->{item.name}, {self._layout(item)}, nB, {_units(item)})"
+
+    def _layout(self, item: Argument) -> str:
+        return f"given->strided ? given->strides + {2 * self.places[item.name]} : nullptr"
 
     def _flags(self, name: str) -> str:
         """C text: a table of the caller."""
         place = len(self.places) + ("mask", "reset").index(name)
-        layout = f"args->strided ? args->strides + {2 * place} : nullptr"
-        return f"cg_series(args->{name}, {layout}, nB, 1)"
+        layout = f"given->strided ? given->strides + {2 * place} : nullptr"
+        return f"cg_series(given->{name}, {layout}, nB, 1)"
 
     def begin(self) -> list[str]:
         """Fill the tables; redirect arrays over time to copies in the order of computation."""
@@ -93,23 +117,35 @@ class OverTime:
         if self.is_backward and self.links:
             copies = [f"    {self._collect_before(link)}" for link in self.links]
             lines += ["if (guarded) {", *copies, "}"]
-        for item in self.given:
-            wanted = f" && given->{item.name}" if item.optional else ""
+        for item in (*self.given, *self.made):
+            place, units = self.places[item.name], _units(item)
             lines += [
-                f"if (how & CELLGEN_MOVED({self.places[item.name]}){wanted}) {{",
-                f"    cg_collect(&run, nT, nB, {_units(item)}, {self.ordered[item.name]}, "
-                f"{self._series(item)}, args->reverse, guarded ? {self.counts} : nullptr);",
+                f"if (how & CELLGEN_MOVED({place}){self._wanted(item)}) {{",
+                *self._collect(item),
                 f"    own.{item.name} = {self.ordered[item.name]};",
+                f"    cellgen_lay(own.strides + {2 * place}, nB, {units});",
+                "} else {",
+                f"    own.{item.name} = cellgen_first(given->{item.name}, {self._layout(item)}, "
+                f"args->reverse, nT, nB, {units}, own.strides + {2 * place});",
                 "}",
             ]
-        lines += [
-            f"if (how & CELLGEN_MOVED({self.places[item.name]})) "
-            f"own.{item.name} = {self.ordered[item.name]};"
-            for item in self.made
-        ]
         if not self.is_backward:
             lines += [f"if (guarded) {self._begin_state(link)}" for link in self.links]
         return lines
+
+    def _wanted(self, item: Argument) -> str:
+        """C text: whether an array that may be left out is there."""
+        return f" && given->{item.name}" if item in self.given and item.optional else ""
+
+    def _collect(self, item: Argument) -> list[str]:
+        """Copy an argument into the order of computation."""
+        if item in self.made:
+            return []
+        counts = f"guarded ? {self.counts} : nullptr"
+        return [
+            f"    cg_collect(&run, nT, nB, {_units(item)}, {self.ordered[item.name]}, "
+            f"{self._series(item)}, args->reverse, {counts});"
+        ]
 
     def _collect_before(self, link: StateLink) -> str:
         """Copy the state before every step; outputs lie in the caller's order, saved ones not."""

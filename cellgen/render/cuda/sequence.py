@@ -155,8 +155,12 @@ class _Host:
     def context(
         self, first: Iterable[str], lines: Iterable[str], choice: Choice
     ) -> FunctionContext:
+        placed = self.options.begin()
         spelled = [*first, *self.packing.lines, *lines]
-        words = set(_WORD.findall("\n".join(spelled)))
+        strides = self.options.strides().items()
+        read = set(_WORD.findall("\n".join(spelled)))
+        spelled_all = [*placed, *spelled]
+        words = set(_WORD.findall("\n".join(spelled_all)))
         return FunctionContext(
             name=self.signature.name,
             text=self.signature.text,
@@ -170,6 +174,8 @@ class _Host:
             over_time=True,
             arrays=len(self.options.places),
             moves=self.options.moves(),
+            placed=placed,
+            strides=[(name, text) for name, text in strides if name in read],
             spared=[] if self.options.is_backward else [a.name for a in self.options.made],
         )
 
@@ -220,7 +226,7 @@ _WHOLE = {
 def _forward(schedule: SequenceSchedule, signature: Signature) -> FunctionContext:
     host = _Host.begin(schedule, signature)
     states = {link.next: _state_over_time(host, link) for link in schedule.programs.links}
-    first = [*host.options.begin(), *host.once(schedule.prologue)]
+    first = host.once(schedule.prologue)
     part = _Steps(host, "forward", schedule.forward, states, Neighbours())
     ahead, body = part.lines()
     choice = part.choice()
@@ -233,15 +239,22 @@ def _forward(schedule: SequenceSchedule, signature: Signature) -> FunctionContex
 
 @dataclass(frozen=True)
 class _State:
-    """Where a state lies after each step: over time, or in two places by turns."""
+    """Where a state lies after each step: over time, or in two places by turns.
+
+    ``apart`` names the strides of an array of the caller.
+    """
 
     base: str
     width: str
     is_pair: bool = False
+    apart: tuple[str, str] | None = None
 
     def after(self, step: str) -> Place:
         """Its place after a step, given as C text."""
         inner = f"({step})" if " " in step else step
+        if self.apart is not None:
+            between_steps, between_rows = self.apart
+            return Place(self.base, between_rows, "store", steps=f"{inner} * {between_steps}")
         turn = " % 2" if self.is_pair else ""
         return Place(self.base, self.width, "store", rows=f"{inner}{turn} * nB")
 
@@ -249,7 +262,7 @@ class _State:
 def _state_over_time(host: _Host, link: StateLink) -> _State:
     name, width = str(link.next.name), c_factor(_width(link.next))
     if link.next in host.schedule.programs.outputs:
-        return _State(f"args->{name}", width)
+        return _State(f"args->{name}", width, apart=host.options.apart[name])
     pair = host.memory.add(f"{name}_pair", "store", f"2 * nB * {width}")
     return _State(pair, width, is_pair=True)
 
@@ -257,12 +270,15 @@ def _state_over_time(host: _Host, link: StateLink) -> _State:
 def _last(host: _Host, link: StateLink, state: _State) -> str:
     """Copy the state after the last step, or the initial one of an empty sequence."""
     name, width = str(link.next.name), c_axis(_width(link.next))
-    made = _saved_or(host, link.next, state, "nT - 1").pointer
+    made = _saved_or(host, link.next, state, "nT - 1")
     now = host.options.before[link.previous]
-    source = f"guarded ? {now} : nT > 0 ? {made} : args->{link.previous.name}"
+    source = f"guarded ? {now} : nT > 0 ? {made.pointer} : args->{link.previous.name}"
+    stride = width
+    if state.apart is not None:
+        stride = f"!guarded && nT > 0 ? {made.stride} : {width}"
     return (
         f"cg_copy(&run, nB, {width}, cg_rows(args->{name}_last, {width}), "
-        f"cg_in({source}, {width}));"
+        f"cg_in({source}, {stride}));"
     )
 
 
@@ -279,10 +295,14 @@ def _backward(schedule: SequenceSchedule, signature: Signature) -> FunctionConte
     host = _Host.begin(schedule, signature)
     programs = schedule.programs
     states = {
-        link.next: _State(f"args->{link.next.name}", c_factor(_width(link.next)))
+        link.next: _State(
+            f"args->{link.next.name}",
+            c_factor(_width(link.next)),
+            apart=host.options.apart.get(str(link.next.name)),
+        )
         for link in programs.links
     }
-    first = [*host.options.begin(), *host.once(schedule.prologue)]
+    first = host.once(schedule.prologue)
     kept = _Kept.plan(host)
     reverse = _Steps(host, "reverse", schedule.reverse, states, kept.neighbours(schedule.reverse))
     reverse.kept = kept
@@ -410,6 +430,7 @@ class _Steps:
                 if k.passed in self.carries
             ],
             self.host.memory.arrays,
+            self.host.options.strides(),
         )
 
     def _carried(self, link: StateLink) -> Carried:
@@ -489,7 +510,8 @@ class _Steps:
         a, c = self.place(operand.buffer), self.place(target.buffer)
         rows = "nB"
         if hoisted:
-            a, c, rows = replace(a, rows=""), replace(c, rows=""), "nT * nB"
+            self.host.options.whole |= {operand.buffer.name, target.buffer.name}
+            a, c, rows = self._at_all_steps(operand), self._at_all_steps(target), "nT * nB"
         inner = sum((t.inner for t in run.terms[1:]), start=run.terms[0].inner)
         width = group.units * len(run.slots)
         terms = zip(run.terms, run.weights, strict=True)
@@ -508,14 +530,14 @@ class _Steps:
             sizes = (rows, c_axis(units), c_axis(inner))
             call = gemm_heads(routine, len(run.slots), heads, sizes, *matrices, run.onto)
         if not hoisted:
-            in_tier = address(operand, self.place_in_tier(operand.buffer))
+            in_tier = self.place_in_tier(operand.buffer)
             self.items.append(
                 StepProduct(
                     comment,
                     len(run.slots),
                     c_axis(units),
                     c_axis(inner),
-                    (in_tier, a.stride),
+                    (address(operand, in_tier), in_tier.stride),
                     (weights, stride),
                     turned,
                     matrices[2],
@@ -526,6 +548,13 @@ class _Steps:
                 )
             )
         return [f"/* {comment}{', all steps at once' if hoisted else ''} */", call]
+
+    def _at_all_steps(self, view: View) -> Place:
+        """Where a matrix over all steps begins: one row follows the other."""
+        place = replace(self.place(view.buffer), rows="", steps="")
+        if view.buffer.name in self.host.options.places:
+            return replace(place, stride=row_stride(view.buffer))
+        return place
 
     def _is_input(self, view: View) -> bool:
         buffer = view.buffer
@@ -587,12 +616,16 @@ class _Steps:
     def _previous(self, buffer: Buffer, guarded: bool = True) -> Place:
         """A state before the current step: a copy where steps may not count."""
         link = self._link_of(buffer.value)
-        before = self._state_place(link.next, "step - 1").pointer
-        pointer, stride = f"step ? {before} : args->{buffer.name}", row_stride(buffer)
+        before = self._state_place(link.next, "step - 1")
+        stride = row_stride(buffer)
+        pointer = f"step ? {before.pointer} : args->{buffer.name}"
         if guarded:
             copy = self.host.options.before[buffer.value]
             step = f" + {STEP} * {stride}" if self.name == "reverse" else ""
             pointer = f"guarded ? {copy}{step} : {pointer}"
+        if before.stride != stride:
+            dense = "guarded || step == 0" if guarded else "step == 0"
+            stride = f"({dense} ? {stride} : {before.stride})"
         return Place(f"({pointer})", stride, "store")
 
     def _sum_place(self, column: Column) -> Place:
@@ -612,6 +645,10 @@ class _Steps:
         if self.kept is not None and value in self.kept.order:
             return self.kept.place(value, STEP)
         over_time = Place(argument, stride, "store", rows=STEP)
+        if buffer.name in self.host.options.places:
+            between_steps, between_rows = self.host.options.apart[buffer.name]
+            steps = f"step * {between_steps}"
+            over_time = Place(argument, between_rows, "store", steps=steps)
         if buffer.kind is Kind.OPTIONAL:
             return _nullable(argument, over_time)
         is_made = self.name == "forward" and buffer.kind is Kind.RESULT
@@ -766,10 +803,12 @@ class _Deferred:
         storage, stride = self.part.storage[buffer], row_stride(buffer)
         argument = f"args->{buffer.name}"
         optional = buffer.kind is Kind.OPTIONAL
+        self.host.options.whole.add(buffer.name)
         if storage is Storage.SCRATCH:
             return self._scratch(buffer)
         if storage is Storage.PREVIOUS:
             link = next(k for k in self.host.schedule.programs.links if k.previous == buffer.value)
+            self.host.options.whole.add(str(link.next.name))
             copy = self.host.options.before[buffer.value]
             made = f"(guarded ? {copy} + nB * {stride} : args->{link.next.name})"
             first = f"(guarded ? {copy} : {argument})"

@@ -35,8 +35,9 @@ from cellgen.value import B
 class FunctionContext:
     """One host function: its kernels, the workspace it carves, the lines that launch.
 
-    ``arrays`` counts those over time, ``moves`` tells which have to be moved, ``spared`` names
-    results that a call may do without.
+    ``arrays`` counts those over time, ``moves`` tells which have to be moved, ``placed`` are the
+    lines that do it, ``strides`` those that the lines read; ``spared`` names results that a call
+    may do without.
     """
 
     name: str
@@ -51,6 +52,8 @@ class FunctionContext:
     over_time: bool = False
     arrays: int = 0
     moves: list[str] = field(default_factory=list)
+    placed: list[str] = field(default_factory=list)
+    strides: list[tuple[str, str]] = field(default_factory=list)
     spared: list[str] = field(default_factory=list)
 
 

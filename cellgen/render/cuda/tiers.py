@@ -135,6 +135,7 @@ class TierContext:
     steps: str
     items: list[TierItem]
     carried: list[CarriedLines] = field(default_factory=list)
+    strides: list[tuple[str, str]] = field(default_factory=list)
     passed: list[Passed] = field(default_factory=list)
     backward: bool = False
     heads: str = ""
@@ -196,6 +197,7 @@ def choose(
     carried: Sequence[Carried],
     passed: Sequence[Passed],
     memory: Sequence[MemoryContext],
+    strides: Mapping[str, str],
 ) -> Choice:
     """Spell the best tier that a part allows."""
     reason = _refusal(items)
@@ -230,6 +232,7 @@ def choose(
         else "int64_t step = 0; step < nT; ++step",
         items=spelled,
         carried=lines,
+        strides=[(name, text) for name, text in strides.items() if name in words],
         passed=cuts,
         backward=backward,
         heads=heads,
