@@ -370,7 +370,7 @@ def reads(kernel):
 
 @cells
 def test_workspace_of_the_backward_pass_does_not_grow_with_steps(cell):
-    """Adjoints live for a chunk of steps, some 768 rows."""
+    """Adjoints live for a chunk of steps, some 200 rows."""
     kernel = kernel_of(cell)
     library = kernel.library()
     size = getattr(library.lib, f"{kernel.name}_sequence_backward_workspace_size_f64")

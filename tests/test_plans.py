@@ -170,3 +170,9 @@ def test_c_and_python_know_the_same_members():
         found = re.findall(r"^\s*\w+ \**(\w+);", body, re.MULTILINE)
         assert tuple(found) == names
     assert tuple(SequencePlan.__dataclass_fields__) == (*abi.PLAN, "by")
+
+
+@pytest.mark.parametrize(("units", "rows"), [(64, 192), (256, 192), (1024, 768)])
+def test_chunks_are_longer_where_gradients_of_weights_leave_the_cache(units, rows):
+    plan = cellgen.load("lstm").sequence_backward.plan
+    assert plan(T=100, B=32, I=units, H=units, threads=2).chunk_rows == rows

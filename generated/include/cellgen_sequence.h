@@ -136,9 +136,10 @@ CELLGEN_INLINE int64_t cellgen_chunk_rows(int64_t steps, int64_t batch, int64_t 
 #ifndef CELLGEN_WINDOW_ROWS
 #define CELLGEN_WINDOW_ROWS 192
 #endif
-/* Rows of one chunk of what is deferred: the operands of a weight gradient stay in cache. */
+/* Rows of one chunk of what is deferred: operands and adjoints stay in a second-level cache. Where the
+ * gradients of weights do not, a chunk reads and writes all of them: there it has four times the rows. */
 #ifndef CELLGEN_CHUNK_ROWS
-#define CELLGEN_CHUNK_ROWS 768
+#define CELLGEN_CHUNK_ROWS 192
 #endif
 
 #define CELLGEN_OR(name, own) (given && given->name >= 0 ? given->name : (own))
@@ -174,7 +175,8 @@ CELLGEN_INLINE cellgen_plan cellgen_choose_plan(int64_t steps, int64_t rows, int
     plan.hoist = shared && steps > 1 && (rows <= by.hoist_rows || free_shares > 0);
     plan.unpacked = shared && steps == 1;
     plan.window_rows = cellgen_chunk_rows(steps, rows, by.window_rows);
-    plan.chunk_rows = cellgen_chunk_rows(steps, rows, by.chunk_rows);
+    plan.chunk_rows = cellgen_chunk_rows(
+        steps, rows, weight_bytes > 2 * by.weights_in_cache ? 4 * by.chunk_rows : by.chunk_rows);
     plan.weight_bytes = weight_bytes;
     plan.by = by;
     return plan;
