@@ -71,14 +71,26 @@ def kernel_of(selector: str) -> Kernel:
 
 
 def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
-    """Call the compiled functions; results are allocated by every call, as by default."""
+    """Call the compiled functions; results are allocated by every call, as by default.
+
+    A forward pass finds its weights packed, as inference does; a training step packs them itself.
+    """
     kernel, arrays = kernel_of(problem.selector), problem.draw()
     upstream = {name: arrays.pop(name) for name, _ in problem.upstream}
 
     how: dict[str, Any] = {"flush_denormals": True} if problem.flush_denormals else {}
 
+    weights = {
+        argument.name: arrays[argument.name]
+        for argument in kernel.sequence_forward.function.arguments
+        if not argument.is_scalar and not {"T", "B"} & set(argument.shape)
+    }
+    inference: dict[str, Any] = {n: a for n, a in arrays.items() if n not in weights}
+    if mode is Mode.FORWARD:
+        inference["packed"] = kernel.pack(**weights)
+
     def forward() -> Results:
-        return kernel.sequence_forward(**arrays, threads=threads, **how)
+        return kernel.sequence_forward(**inference, threads=threads, **how)
 
     taken = {argument.name for argument in kernel.sequence_backward.function.arguments}
     passed_on = [name for name, _ in problem.outputs if name in taken]
