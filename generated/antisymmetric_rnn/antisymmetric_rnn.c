@@ -929,7 +929,8 @@ static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_1)(
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b = sum(d_tanh_pre -> (H,)) */
     real *d_b_row = d_b_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

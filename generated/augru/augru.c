@@ -1201,7 +1201,8 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_1)(
     real *d_b_n_row = d_b_n_rows + first;
     real *d_b_r_row = d_b_r_rows + first;
     real *d_b_u_row = d_b_u_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
         const real *d_r_pre_row = d_r_pre_rows + row * nH + first;
         const real *d_u_row = d_u_rows + row * nH + first;

@@ -875,7 +875,8 @@ static void CELLGEN_NAME(brc_sequence_backward_deferred_1)(
      * d_u_c = sum(d_u_c_terms -> (H,)) */
     real *d_u_a_row = d_u_a_rows + first;
     real *d_u_c_row = d_u_c_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
         const real *d_c_pre_row = d_c_pre_rows + row * nH + first;
         const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;

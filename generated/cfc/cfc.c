@@ -1421,7 +1421,8 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_1)(
      * d_b_bb_terms = 2 * d_tanh_pre / 3
      * d_b_bb = sum(d_b_bb_terms -> (M,)) */
     real *d_b_bb_row = d_b_bb_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_tanh_pre_row = d_tanh_pre_rows + row * nM + first;
         const real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nM + first;
         real *q_row = q_rows + row * nM + first;
@@ -1468,7 +1469,8 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_2)(
     real *d_b_k_row = d_b_k_rows + first;
     real *d_b_g_row = d_b_g_rows + first;
     real *d_b_f_row = d_b_f_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_s_pre_row = d_s_pre_rows + row * nH + first;
         const real *d_k_pre_row = d_k_pre_rows + row * nH + first;
         const real *d_g_pre_row = d_g_pre_rows + row * nH + first;

@@ -1125,7 +1125,8 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1)(
     real *d_sigmoid_zeta_units_row = d_sigmoid_zeta_units_rows + first;
     real *d_b_h_row = d_b_h_rows + first;
     real *d_b_z_row = d_b_z_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_h_in_row = d_h_in_rows + row * nH + first;
         const real *d_h_bar_pre_row = d_h_bar_pre_rows + row * nH + first;
         const real *d_z_pre_row = d_z_pre_rows + row * nH + first;

@@ -1349,7 +1349,8 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(
     /* h_prev_r = h_prev * r
      * d_b_c = sum(d_c_bar -> (H,)) */
     real *d_b_c_row = d_b_c_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_c_bar_row = d_c_bar_rows + row * nH + first;
         const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
         const real *r_row = r_rows + row * r_stride + first;
@@ -1381,7 +1382,8 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2)(
     const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b_ru = sum(d_r_bar_u_bar -> (2*H,)) */
     real *d_b_ru_row = d_b_ru_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_r_bar_u_bar_row = d_r_bar_u_bar_rows + row * (2 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

@@ -1461,7 +1461,8 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_1)(
     real *d_b_n_row = d_b_n_rows + first;
     real *d_b_r_row = d_b_r_rows + first;
     real *d_b_z_row = d_b_z_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_n_bar_row = d_n_bar_rows + row * nH + first;
         const real *d_r_bar_row = d_r_bar_rows + row * nH + first;
         const real *d_z_bar_row = d_z_bar_rows + row * nH + first;

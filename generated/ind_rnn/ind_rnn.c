@@ -680,7 +680,8 @@ static void CELLGEN_NAME(ind_rnn_sequence_backward_deferred_1)(
      * d_u = sum(d_u_terms -> (H,)) */
     real *d_b_row = d_b_rows + first;
     real *d_u_row = d_u_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_h_bar_row = d_h_bar_rows + row * nH + first;
         const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
         CELLGEN_VECTORIZE

@@ -990,7 +990,8 @@ static void CELLGEN_NAME(janet_sequence_backward_deferred_1)(
      * d_b_f = sum(d_f_bar -> (H,)) */
     real *d_b_n_row = d_b_n_rows + first;
     real *d_b_f_row = d_b_f_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
         const real *d_f_bar_row = d_f_bar_rows + row * nH + first;
         CELLGEN_VECTORIZE

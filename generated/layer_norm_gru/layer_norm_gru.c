@@ -2671,7 +2671,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(
     real *d_beta1_row = d_beta1_rows + first;
     real *d_alpha2_row = d_alpha2_rows + first;
     real *d_alpha1_row = d_alpha1_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
         const real *alpha1_row = alpha1_rows + first;
         const real *alpha2_row = alpha2_rows + first;
@@ -2745,7 +2746,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
     real *d_beta3_row = d_beta3_rows + first;
     real *d_alpha4_row = d_alpha4_rows + first;
     real *d_alpha3_row = d_alpha3_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
         const real *alpha3_row = alpha3_rows + first;
         const real *hu_n_row = hu_n_rows + row * nH + first;

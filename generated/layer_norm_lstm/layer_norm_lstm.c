@@ -2573,7 +2573,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(
     real *d_alpha2_row = d_alpha2_rows + first;
     real *d_alpha1_row = d_alpha1_rows + first;
     real *d_b_row = d_b_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_b_hu_norm_xw_norm_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + first;
         const real *alpha2_row = alpha2_rows + first;
         const real *hu_row = hu_rows + row * (4 * nH) + first;
@@ -2625,7 +2626,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(
      * d_alpha3 = sum(d_alpha3_terms -> (H,)) */
     real *d_beta3_row = d_beta3_rows + first;
     real *d_alpha3_row = d_alpha3_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
         const real *c_row = c_rows + row * c_stride + first;
         const real sum_c = *(sum_c_rows + row * 1);

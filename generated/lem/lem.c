@@ -1592,7 +1592,8 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_1)(
     real *d_b_z_row = d_b_z_rows + first;
     real *d_b_2_row = d_b_2_rows + first;
     real *d_b_1_row = d_b_1_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_tanh_pre_2_row = d_tanh_pre_2_rows + row * nH + first;
         const real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
         const real *d_sigmoid_pre_2_row = d_sigmoid_pre_2_rows + row * nH + first;

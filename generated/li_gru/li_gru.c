@@ -1037,7 +1037,8 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_1)(
      * d_b_z = sum(d_z_pre -> (H,)) */
     real *d_b_n_row = d_b_n_rows + first;
     real *d_b_z_row = d_b_z_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_n_row = d_n_rows + row * nH + first;
         const real *d_z_pre_row = d_z_pre_rows + row * nH + first;
         const real *n_row = n_rows + row * nH + first;

@@ -1640,7 +1640,8 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_1)(
     real *d_lam_im_row = d_lam_im_rows + first;
     real *d_lam_re_row = d_lam_re_rows + first;
     real *d_scale_row = d_scale_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_h_im_total_row = d_h_im_total_rows + row * nH + first;
         const real *d_h_re_total_row = d_h_re_total_rows + row * nH + first;
         const real *h_re_prev_row = h_re_prev_rows + row * h_re_prev_stride + first;
@@ -1695,7 +1696,8 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_2)(
     /* d_y_copy = d_y
      * d_d = sum(d_d_terms -> (I,)) */
     real *d_d_row = d_d_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_y_row = d_y_rows + row * d_y_stride + first;
         const real *x_row = x_rows + row * x_stride + first;
         real *d_y_copy_row = d_y_copy_rows + row * nI + first;

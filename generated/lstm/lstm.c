@@ -1326,7 +1326,8 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_1)(
     real *d_b_g_row = d_b_g_rows + first;
     real *d_b_f_row = d_b_f_rows + first;
     real *d_b_i_row = d_b_i_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_o_bar_row = d_o_bar_rows + row * nH + first;
         const real *d_g_bar_row = d_g_bar_rows + row * nH + first;
         const real *d_f_bar_row = d_f_bar_rows + row * nH + first;

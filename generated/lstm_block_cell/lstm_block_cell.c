@@ -1279,7 +1279,8 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_1)(
     const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b = sum(d_icfo -> (4*H,)) */
     real *d_b_row = d_b_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_icfo_row = d_icfo_rows + row * (4 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -1316,7 +1317,8 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_2)(
     real *d_wco_row = d_wco_rows + first;
     real *d_wcf_row = d_wcf_rows + first;
     real *d_wci_row = d_wci_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_o_pre_row = d_icfo_rows + row * (4 * nH) + 3 * nH + first;
         const real *d_f_pre_row = d_icfo_rows + row * (4 * nH) + 2 * nH + first;
         const real *d_i_pre_row = d_icfo_rows + row * (4 * nH) + first;

@@ -1213,7 +1213,8 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
     const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b = sum(d_icfo -> (4*H,)) */
     real *d_b_row = d_b_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_icfo_row = d_icfo_rows + row * (4 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

@@ -1499,7 +1499,8 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2)(
     const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b = sum(d_b_x_w_r_prev_u -> (4*H,)) */
     real *d_b_row = d_b_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_b_x_w_r_prev_u_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {

@@ -3396,7 +3396,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_2)(
     real *d_tau_row = d_tau_rows + first;
     real *d_a_row = d_a_rows + first;
     real *d_b_row = d_b_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_h_in_row = d_h_in_rows + row * nH + first;
         const real *d_f_6_pre_row = d_f_6_pre_rows + row * nH + first;
         const real *d_h_5_row = d_h_5_rows + row * nH + first;

@@ -866,7 +866,8 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_1)(
     real *d_b_n_row = d_b_n_rows + first;
     real *d_b_i_row = d_b_i_rows + first;
     real *d_b_f_row = d_b_f_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_h_in_row = d_h_in_rows + row * nH + first;
         const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
         const real *f_row = f_rows + row * nH + first;

@@ -929,7 +929,8 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_1)(
     real *d_b_o_row = d_b_o_rows + first;
     real *d_b_f_row = d_b_f_rows + first;
     real *d_b_z_row = d_b_z_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_h_row = d_h_rows + row * d_h_stride + first;
         const real *d_c_total_row = d_c_total_rows + row * nH + first;
         const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;

@@ -1104,7 +1104,8 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_1)(
      * d_b_i = sum(d_i_pre -> (H,)) */
     real *d_b_f_row = d_b_f_rows + first;
     real *d_b_i_row = d_b_i_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_c_total_row = d_c_total_rows + row * nH + first;
         const real *d_f_pre_row = d_f_pre_rows + row * nH + first;
         const real *d_i_pre_row = d_i_pre_rows + row * nH + first;

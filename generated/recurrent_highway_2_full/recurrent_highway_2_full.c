@@ -1773,7 +1773,8 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_1)(
     real *d_b_t_1_row = d_b_t_1_rows + first;
     real *d_b_h_2_row = d_b_h_2_rows + first;
     real *d_b_h_1_row = d_b_h_1_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_c_2_pre_row = d_c_2_pre_rows + row * nH + first;
         const real *d_t_2_pre_row = d_t_2_pre_rows + row * nH + first;
         const real *d_q_2_pre_row = d_q_2_pre_rows + row * nH + first;

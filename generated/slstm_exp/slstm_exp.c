@@ -1506,7 +1506,8 @@ static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_1)(
     real *d_b_f_row = d_b_f_rows + first;
     real *d_b_i_row = d_b_i_rows + first;
     real *d_b_z_row = d_b_z_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_m_prev_step_row = d_m_prev_step_rows + row * nH + first;
         const real *d_o_pre_row = d_o_pre_rows + row * nH + first;
         const real *d_i_bar_row = d_i_bar_rows + row * nH + first;

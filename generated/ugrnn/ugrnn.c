@@ -954,7 +954,8 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_deferred_1)(
      * d_b_c = sum(d_c_pre -> (H,)) */
     real *d_b_g_row = d_b_g_rows + first;
     real *d_b_c_row = d_b_c_rows + first;
-    for (int64_t row = row_end; row-- > row_begin;) {
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_g_pre_row = d_g_pre_rows + row * nH + first;
         const real *d_c_pre_row = d_c_pre_rows + row * nH + first;
         CELLGEN_VECTORIZE
