@@ -2072,6 +2072,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deliver)(
     cg_deliver(memory->series_d_x, memory->rows_d_x, nB, nI, step, row_begin, row_end);
 }
 
+/* What no state waits for, by one thread: rows of many steps, whose adjoints are still near. */
 static void CELLGEN_NAME(lru_sequence_backward_deferred)(
     const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
 {
@@ -2153,7 +2154,7 @@ static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, vo
     const int64_t own_begin = nB * thread / threads, own_end = nB * (thread + 1) / threads;
     int64_t turn = 0; /* how often was asked whether to stop */
     for (int64_t step = nT - 1; step >= 0; --step) {
-        if (step % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
+        if ((nT - 1 - step) % CELLGEN_STOP_STEPS == 0 && cg_stops(memory->stop, memory->team, thread, turn++)) goto stopped;
         if (memory->guarded) {
             CELLGEN_NAME(lru_sequence_backward_prepare)(memory, step, own_begin, own_end);
             if (shares > 1) cellgen_team_barrier(memory->team, thread);
