@@ -672,7 +672,7 @@ class SequenceBackward(TimeFunction):
             found = self._run(given, None, how, threads)
             return {name: array for name, array in found.items() if array is not None}
 
-        found = truncated(self.function, step, checked.inputs, tables, int(bp_lim))
+        found = truncated(self.function, step, checked, tables, int(bp_lim))
         if options.batch_first:
             found = self._time_first(found)
         for name, array in results.items():
@@ -694,7 +694,7 @@ class SequenceBackward(TimeFunction):
         inside, counts, fresh = inside[order], counts[order], fresh[order]
         started = np.logical_or.accumulate(counts, axis=0)
         held = inside & ~counts & started & (not options.zero_output_for_mask)
-        return Tables(counts, fresh, held, options.reverse)
+        return Tables(inside, counts, fresh, held, options.reverse)
 
     def _take_saved(self, arguments: dict[str, object], saved: Results | None) -> None:
         """Unfold ``saved`` into the arguments that come from the forward pass."""

@@ -2,9 +2,10 @@
 
 The chunked form, which cuts at fixed steps, is ``window`` of ``sequence_backward``. Here a term at
 step t sends gradient through the states of the steps t - 1 ... t - limit and no further, wherever t
-is (mygrad's ``bp_lim``). A step back is linear in the gradient that it starts from, so all terms
-take it together: one call over a single step with all T B rows, ``limit`` times, and a last one
-with the sum of what came back.
+is (mygrad's ``bp_lim``); a step that a mask leaves out is one of them, padding is not: each row is
+as it would be alone. A step back is linear in the gradient that it starts from, so all terms take
+it together: one call over a single step with all T B rows, ``limit`` times, and a last one with the
+sum of what came back.
 
 Input: the arguments of ``sequence_backward``, arrays over time (T, B, ...). Output: its results.
 """
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .abi import Function
+from .arguments import Checked, lengths
 from .results import Array
 
 Step = Callable[[dict[str, Array], Array, Array], Mapping[str, Array]]
@@ -25,8 +27,10 @@ Step = Callable[[dict[str, Array], Array, Array], Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Tables:
-    """Which steps count, (T, B) in the order of computation; ``held``: outputs repeat the state."""
+    """Which steps count, (T, B) in the order of computation; ``inside``: within a row's length;
+    ``held``: outputs repeat the state."""
 
+    inside: Array
     counts: Array
     fresh: Array
     held: Array
@@ -43,16 +47,30 @@ class Tables:
             last = np.where(self.counts[step], step, last)
         return found
 
+    @property
+    def starts(self) -> tuple[Array, Array]:
+        """Where each row's first step is: steps and rows, of those that have a step."""
+        lengths = self.inside.sum(axis=0)
+        rows = np.flatnonzero(lengths)
+        return (len(self.inside) - lengths if self.reverse else 0 * lengths)[rows], rows
+
+    @property
+    def ends(self) -> tuple[Array, Array]:
+        """Where each row's last step is: steps and rows, of those that have a step."""
+        first, rows = self.starts
+        return first + self.inside.sum(axis=0)[rows] - 1, rows
+
     def ordered(self, array: Array) -> Array:
         """Put an array over time into the order of computation, or back."""
         return array[::-1] if self.reverse else array
 
 
 def truncated(
-    function: Function, step: Step, arguments: Mapping[str, Array], tables: Tables, limit: int
+    function: Function, step: Step, checked: Checked, tables: Tables, limit: int
 ) -> dict[str, Array]:
     """Return every gradient with each loss term reaching ``limit`` earlier states."""
     steps, rows = tables.counts.shape
+    arguments = checked.inputs
     states = [
         a.name.removeprefix("d_").removesuffix("_last")
         for a in function.arguments
@@ -61,27 +79,28 @@ def truncated(
     fixed = {n: a for n, a in arguments.items() if not n.startswith("d_")}
     flat = _flatten(function, fixed, states, tables)
     mask, reset = (t.reshape(1, steps * rows) for t in (tables.counts, tables.fresh))
-    given, through = _upstream(function, arguments, states, tables)
-
+    given, through, initial = _upstream(
+        function, arguments, _zero_states(function, checked, states), tables
+    )
     reached = dict(through)
     total = dict(through)
-    initial = {f"d_{name}_prev": np.zeros_like(arguments[f"{name}_prev"]) for name in states}
     upstream = given
     for _ in range(min(limit, steps)):
         back = step({**flat, **upstream, **_last(reached, states)}, mask, reset)
         upstream = {}
         for name in states:
             passed = back[f"d_{name}_prev"].reshape(steps, rows, *reached[name].shape[2:])
-            initial[f"d_{name}_prev"] += passed[0]
+            initial[name][tables.starts[1]] += passed[tables.starts]
             reached[name] = np.concatenate([passed[1:], np.zeros_like(passed[:1])])
+            reached[name][~tables.inside] = 0
             total[name] = total[name] + reached[name]
     found = dict(step({**flat, **given, **_last(total, states)}, mask, reset))
     for item in function.results:
         array = found[item.name]
         if item.over_time:
             found[item.name] = tables.ordered(array.reshape(steps, rows, *array.shape[2:]))
-        elif item.name in initial:
-            found[item.name] = initial[item.name]
+        elif (state := item.name.removeprefix("d_").removesuffix("_prev")) in initial:
+            found[item.name] = initial[state]
         elif item.shape[:1] == ("B",):  # constant over time
             found[item.name] = array.reshape(steps, rows, *array.shape[1:]).sum(axis=0)
     return found
@@ -125,15 +144,26 @@ def _states_before(
     return before.reshape(steps * rows, *initial.shape[1:])
 
 
+def _zero_states(function: Function, checked: Checked, states: list[str]) -> dict[str, Array]:
+    """Zeros in the shape of each state; the initial one itself may be absent where no gradient
+    depends on it."""
+    shapes = {item.name: lengths(item, checked.dims) for item in function.arguments}
+    return {name: np.zeros(shapes[f"{name}_prev"], checked.dtype) for name in states}
+
+
 def _upstream(
-    function: Function, arguments: Mapping[str, Array], states: list[str], tables: Tables
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Gradients of outputs, row by row, and those that enter states after a step."""
+    function: Function,
+    arguments: Mapping[str, Array],
+    zeros: Mapping[str, Array],
+    tables: Tables,
+) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
+    """Gradients of outputs, row by row; those that enter states after a step, and initial ones.
+
+    Those of final states enter at each row's last step, whatever lies behind it.
+    """
     steps, rows = tables.counts.shape
-    through = {
-        name: np.zeros((steps, *arguments[f"{name}_prev"].shape), arguments[f"{name}_prev"].dtype)
-        for name in states
-    }
+    through = {name: np.tile(zero, (steps, *(1,) * zero.ndim)) for name, zero in zeros.items()}
+    initial = {name: zero.copy() for name, zero in zeros.items()}
     given = {}
     for item in function.arguments:
         array = arguments.get(item.name)
@@ -141,14 +171,16 @@ def _upstream(
             continue
         name = item.name.removeprefix("d_")
         if not item.over_time:
-            if steps:
-                through[name.removesuffix("_last")][-1] += array
+            state = name.removesuffix("_last")
+            through[state][tables.ends] += array[tables.ends[1]]
+            none = ~tables.inside.any(axis=0)
+            initial[state][none] = array[none]
             continue
         ordered = tables.ordered(array)
         given[item.name] = np.ascontiguousarray(ordered.reshape(1, steps * rows, *array.shape[2:]))
         if name in through:
             through[name][tables.held] += ordered[tables.held]
-    return given, through
+    return given, through, initial
 
 
 def _last(gradients: Mapping[str, Array], states: list[str]) -> dict[str, Array]:
