@@ -57,6 +57,11 @@ class Argument:
         return self.default is not None
 
     @property
+    def is_weight(self) -> bool:
+        """Whether it is the same array for every step and row: a weight or a bias."""
+        return not self.is_scalar and not {"T", "B"} & set(self.shape)
+
+    @property
     def over_time(self) -> bool:
         """Whether it is (T, B, ...) at the caller's strides: steps and rows any distance apart."""
         return self.shape[:1] == ("T",) and not self.saved

@@ -150,6 +150,14 @@ def as_scalar(where: str, name: str, value: object, default: float | None) -> fl
     )
 
 
+def as_steps(where: str, name: str, value: object, least: str) -> int:
+    """Convert an option that counts steps; ``least`` says what 0 means."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        found = f"{name} is {value!r:.60}"
+        raise ArgumentError(f"{where}: {found}, expected a number of steps, {least}")
+    return int(value)
+
+
 def _check_dtypes(
     where: str, inputs: Sequence[Item], outputs: Sequence[Item]
 ) -> np.dtype[np.floating]:

@@ -20,6 +20,7 @@ from .arguments import (
     DTYPES,
     Checked,
     as_scalar,
+    as_steps,
     check_call,
     lengths,
     take_out,
@@ -400,12 +401,7 @@ class TimeFunction(KernelFunction):
             ffi.NULL if a is None else ffi.cast(kind, a.__array_interface__["data"][0])  # type: ignore[attr-defined]
             for kind, a in zip(kinds, arrays, strict=True)
         ]
-        window = options.window
-        if isinstance(window, bool) or not isinstance(window, int | np.integer) or window < 0:
-            raise ArgumentError(
-                f"{self.__qualname__}: window is {window!r}, expected a number of steps, or 0 for "
-                f"no limit"
-            )
+        window = as_steps(self.__qualname__, "window", options.window, "or 0 for no limit")
         how = ffi.NULL if options.plan is None else options.plan.as_c(ffi)  # type: ignore[attr-defined]
         settings = ffi.new(  # type: ignore[attr-defined]
             "cellgen_options *",
@@ -530,9 +526,7 @@ class SequenceForward(TimeFunction):
         where = f"{self._kernel.name}.pack"
         scalars = {name: weights.pop(name, default) for _, name, default in self._scalars}
         scalars = {n: as_scalar(where, n, v, 0.0) for n, v in scalars.items()}
-        mine = tuple(
-            a for a in self.function.arguments if not a.is_scalar and not {"T", "B"} & set(a.shape)
-        )
+        mine = tuple(a for a in self.function.arguments if a.is_weight)
         view = replace(self.function, arguments=mine, results=())
         known = [a for axes in mine for a in axes.shape]
         dims = tuple(n for n in self.function.dims if any(n in axis for axis in known))
@@ -650,10 +644,7 @@ class SequenceBackward(TimeFunction):
         bp_lim: object,
     ) -> Results:
         """Call with every loss term reaching ``bp_lim`` states; ``truncation`` says how."""
-        if isinstance(bp_lim, bool) or not isinstance(bp_lim, int | np.integer) or bp_lim < 0:
-            raise ArgumentError(
-                f"{self.__qualname__}: bp_lim is {bp_lim!r}, expected a number of steps from 0 on"
-            )
+        limit = as_steps(self.__qualname__, "bp_lim", bp_lim, "0 or more")
         if options.window:
             raise ArgumentError(
                 f"{self.__qualname__}: bp_lim and window are both given, expected one of them; "
@@ -672,7 +663,7 @@ class SequenceBackward(TimeFunction):
             found = self._run(given, None, how, threads)
             return {name: array for name, array in found.items() if array is not None}
 
-        found = truncated(self.function, step, checked, tables, int(bp_lim))
+        found = truncated(self.function, step, checked, tables, limit)
         if options.batch_first:
             found = self._time_first(found)
         for name, array in results.items():
@@ -722,7 +713,7 @@ def _work(function: Function, dims: Mapping[str, int]) -> int:
     def count(items: Iterable[Argument]) -> int:
         return sum(math.prod(lengths(item, dict(dims))) for item in items)
 
-    weights = count(i for i in function.arguments if not {"T", "B"} & set(i.shape))
+    weights = count(i for i in function.arguments if i.is_weight)
     over_time = count(i for i in (*function.arguments, *function.results) if i.over_time)
     return dims["T"] * dims["B"] * weights + 64 * over_time
 

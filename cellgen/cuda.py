@@ -28,6 +28,7 @@ import numpy as np
 
 from . import nvcc
 from .abi import ERROR_CODES, Argument, Function, Interface, axis_length, axis_terms
+from .arguments import as_steps
 from .build import Built, SourceFiles
 from .cuda_abi import CUDA_STORES, cuda_cdef, cuda_symbols, over_time
 from .cuda_graphs import Graphs, Launch
@@ -57,7 +58,7 @@ TABLES = {
     "reset": (("T", "B"), FLAGS),
 }
 """Options over time that are arrays: their axes and element types."""
-HOST_OPTIONS = (*("bp_lim", "plan", "threads", "packed", "flush_denormals"),)
+HOST_OPTIONS = ("bp_lim", "plan", "threads", "packed", "flush_denormals")
 """Options over time that the C kernels have and these have not."""
 
 
@@ -469,15 +470,11 @@ class CudaFunction:
                 "leave out lengths, mask and reset, or use tier='steps'"
             )
         window = 0 if self._is_forward else arguments.pop("window", 0)
-        if isinstance(window, bool) or not isinstance(window, int | np.integer) or window < 0:
-            raise self._fault(
-                f"window is {window!r:.60}, expected a number of steps, or 0 for no limit"
-            )
         settings = {
             "reverse": int(bool(flags["reverse"])),
             "hold": int(not flags["zero_output_for_mask"]),
             "last": int(bool(flags.get("last_only")) and not save),
-            "window": int(window),
+            "window": as_steps(self.__qualname__, "window", window, "or 0 for no limit"),
         }
         return _Options(tables, settings, bool(flags["batch_first"]))
 

@@ -378,16 +378,13 @@ def _chosen(
         rows.append(_hoist_row(plan, shape, part, is_free=is_free))
     rows.append(_pack_row(plan, shape))
     if name == "sequence_backward":
-        rows.append(_chunk_row(plan))
+        rows.append(_chunk_row(plan, shape))
     return Section(f"plan of {name}", tuple(rows))
 
 
-def _chunk_row(plan: SequencePlan) -> Row:
-    """As ``cellgen_choose_plan`` decides."""
-    large = plan.weight_bytes > 2 * plan.by.weights_in_cache
-    wanted = (4 if large else 1) * plan.by.chunk_rows
-    reason = f"as many whole steps as come to about {wanted} rows, so that adjoints stay in cache"
-    if large:
+def _chunk_row(plan: SequencePlan, shape: Shape) -> Row:
+    reason = "as many whole steps as keep their adjoints in cache"
+    if plan.chunk_rows > max(plan.by.chunk_rows, shape.sizes["B"]):
         reason += "; no fewer, since every chunk reads and writes the gradients of all weights"
     return Row(f"chunk_rows = {plan.chunk_rows}", reason)
 

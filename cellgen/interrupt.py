@@ -16,7 +16,6 @@ LONG = 1 << 32
 """Multiply-adds from which a call counts as long: 30 ms on two fast cores, 2 s on a slow one. A
 thread of its own takes 0.1 ms."""
 
-
 LOOK = 0.05
 """Seconds after which the main thread looks for signals itself: one that came just before it began
 to wait, or to another thread, does not wake it."""
@@ -25,6 +24,8 @@ to wait, or to another thread, does not wake it."""
 def heeding_signals(call: Callable[[], int], stop: MutableSequence[int]) -> int:
     """Return what ``call`` returns; where a signal's handler raises meanwhile, raise that.
 
+    ``call`` is a function in C behind a lambda: it raises nothing itself, and lets go of the lock
+    of the interpreter.
     Then ``stop[0]`` has been set to 1 and ``call`` has ended, or has never begun. On another than
     the main thread, which gets no signals, this is ``call()``.
 

@@ -291,11 +291,7 @@ class _Function:
             required=required,
             memory=[item for item in self.memory.values() if item not in self.panels],
             panels=self.panels,
-            packs_from=[
-                a.name
-                for a in self.signature.struct_members
-                if not a.is_scalar and not {"T", "B"} & set(a.shape)
-            ],
+            packs_from=[a.name for a in self.signature.struct_members if a.is_weight],
             zeros=zeros,
             parts=parts,
             links=links,

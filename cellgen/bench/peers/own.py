@@ -83,7 +83,7 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
     weights = {
         argument.name: arrays[argument.name]
         for argument in kernel.sequence_forward.function.arguments
-        if not argument.is_scalar and not {"T", "B"} & set(argument.shape)
+        if argument.is_weight
     }
     inference: dict[str, Any] = {n: a for n, a in arrays.items() if n not in weights}
     if mode is Mode.FORWARD:
