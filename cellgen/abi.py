@@ -18,6 +18,9 @@ key."""
 PRECISIONS = (("f32", "float"), ("f64", "double"))
 """Symbol suffix and C type of each instantiation; NumPy dtypes are float32 and float64."""
 
+UNFIT_PLAN = 5
+"""What a function over time returns that was given a plan which it cannot follow."""
+
 STOPPED = 6
 """What a function over time returns that ended early because its caller asked it to."""
 
@@ -27,7 +30,7 @@ ERROR_CODES = {
     2: "a dimension is negative",
     3: "the workspace is missing or too small",
     4: "a row has fewer than 0 or more than T steps",
-    5: "a plan that the function cannot follow with this number of threads",
+    UNFIT_PLAN: "a plan that the function cannot follow with this number of threads",
     STOPPED: "the caller asked it to stop; results are incomplete",
 }
 """Return values of kernel functions, as ``generated/include/cellgen.h`` defines them."""

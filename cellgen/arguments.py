@@ -32,6 +32,7 @@ OPTION_NAMES = (
     "last_only",
     "window",
     "bp_lim",
+    "plan",
     "packed",
     "flush_denormals",
     "save",
@@ -425,17 +426,26 @@ def headline(where: str, function: Function) -> str:
     return f"{where}({arguments}) -> {results}"
 
 
-def document(where: str, function: Function) -> str:
-    """Document a function: its arguments with shapes and meaning, its results, its errors."""
-    lines = [function.text or f"Compute {', '.join(item.name for item in function.results)}.", ""]
+def document(where: str, function: Function, options: Sequence[str] = ()) -> str:
+    """Document a function: its arguments with shapes and meaning, its results, its errors.
+
+    ``saved`` and ``save`` of functions over time, and their other options, are said in ``options``.
+    """
+    results = [item for item in function.results if not item.saved]
+    lines = [function.text or f"Compute {', '.join(item.name for item in results)}.", ""]
     layout = "numpy arrays, units contiguous" if function.team else "C-contiguous numpy arrays"
     lines += [f"Arguments, by name; {layout}, all float32 or all float64:"]
-    lines += [f"    {_argument_line(item)}" for item in function.arguments]
+    lines += [f"    {_argument_line(item)}" for item in function.arguments if not item.saved]
     lines += [
         "    out: dict or tuple of arrays to write results into; None where a new one will do"
     ]
+    lines += [f"    {line}" for line in options]
     lines += ["", "Returns a named tuple:"]
-    lines += [f"    {_argument_line(item)}" for item in function.results]
+    lines += [f"    {_argument_line(item)}" for item in results]
+    kept = [item for item in function.results if item.saved]
+    if kept:
+        names = ", ".join(f"{item.name} {shape_text(item)}" for item in kept)
+        lines += [f"    saved: with save=True, what the backward pass reads: {names}; else None"]
     lines += ["", "Raises ArgumentError for a wrong name, dtype, shape or memory; BuildError where"]
     lines += ["the kernel cannot be compiled or loaded; MemoryError. The GIL is released."]
     return "\n".join(lines)
@@ -454,10 +464,15 @@ def _argument_line(item: Argument) -> str:
     return f"{item.name}: {shape_text(item)}" + "".join(f"; {note}" for note in notes)
 
 
-def signature_of(function: Function) -> inspect.Signature:
+def signature_of(
+    function: Function, options: Sequence[inspect.Parameter] = ()
+) -> inspect.Signature:
+    """The arguments by name, then ``out``, then the ``options`` of functions over time."""
     kind = inspect.Parameter.KEYWORD_ONLY
     parameters = []
     for item in function.arguments:
+        if item.saved:
+            continue
         default: object = inspect.Parameter.empty
         if item.is_scalar:
             default = item.default
@@ -468,4 +483,4 @@ def signature_of(function: Function) -> inspect.Signature:
             inspect.Parameter(item.name, kind, default=default, annotation=annotation)
         )
     parameters.append(inspect.Parameter("out", kind, default=None))
-    return inspect.Signature(parameters)
+    return inspect.Signature([*parameters, *options])

@@ -6,6 +6,7 @@ so that batch-first arrays and slices of larger ones are read and written in pla
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,14 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from .abi import Argument, Function
+from .abi import ERROR_CODES, UNFIT_PLAN, Argument, Function
 from .arguments import (
     DTYPES,
     Checked,
     as_scalar,
     as_steps,
     check_call,
+    document,
     lengths,
+    signature_of,
     take_out,
     type_name,
 )
@@ -85,6 +88,25 @@ class Options:
 
 NONE = Options()
 
+OPTION_TEXTS = {
+    "save": "form what sequence_backward reads, too",
+    "saved": "what sequence_forward(..., save=True) gave as saved",
+    "threads": "how many; None: CELLGEN_NUM_THREADS, else all processors",
+    "lengths": "(B) integers; steps of each row that count, 0 to T",
+    "mask": "(T, B) bool; False: the step does not count and keeps the state",
+    "reset": "(T, B) bool; True: the state before the step is zero",
+    "reverse": "from the last step to the first",
+    "batch_first": "arrays over time are (B, T, ...)",
+    "zero_output_for_mask": "outputs of steps that mask leaves out are zeros, no repetitions",
+    "last_only": "no outputs over time",
+    "window": "steps; no gradient passes from a multiple of it to the step before; 0: all do",
+    "bp_lim": "states that every term of the loss reaches; None: all",
+    "plan": "how to run, as plan(...) of this function gives it",
+    "packed": "weights as pack(...) of the kernel gives them; they need not be passed then",
+    "flush_denormals": "numbers below the smallest normal one count as zeros",
+}
+"""What each keyword of a function over time does, in a line; see ``Options``."""
+
 
 @dataclass(frozen=True)
 class Packed:
@@ -128,6 +150,10 @@ class TimeFunction(KernelFunction):
 
     def __init__(self, kernel: Owner, function: Function) -> None:
         super().__init__(kernel, function)
+        options = _option_parameters(type(self))
+        lines = [f"{option.name}: {OPTION_TEXTS[option.name]}" for option in options]
+        self.__doc__ = document(self.__qualname__, function, lines)
+        self.__signature__ = signature_of(function, options)
         self._fields = tuple(item.name for item in function.results if not item.saved)
         self._saves = tuple(item.name for item in function.results if item.saved)
         self._takes = tuple(item.name for item in function.arguments if item.saved)
@@ -200,7 +226,9 @@ class TimeFunction(KernelFunction):
             settings, keep = self._settings(library.ffi, plan, options, strides, stop)
             size = plan.size(*plan.dims, settings)
         memory = take_workspace(self.__qualname__, size, plan.dims)
-        team = threads_team(library, self._kernel.interface, thread_count(threads))
+        team = threads_team(
+            library, self._kernel.interface, thread_count(threads, self.__qualname__)
+        )
         members += (memory.pointer, memory.bytes, team, settings)
         struct = plan.new(plan.struct, members)
         if plan.given and apart:
@@ -213,7 +241,7 @@ class TimeFunction(KernelFunction):
             code = plan.call(*plan.dims, struct)
         del keep
         if code:
-            raise defect(self.__qualname__, plan, code)
+            raise self._failure(plan, code, options)
         return self._time_first(found) if options.batch_first else found
 
     def _run_plain(
@@ -242,7 +270,9 @@ class TimeFunction(KernelFunction):
         for name in self._ordered:
             members.append(null if name in saves else view(pointer, found[name]))
         memory = take_workspace(self.__qualname__, plan.workspace or 0, plan.dims)
-        team = threads_team(library, self._kernel.interface, thread_count(threads))
+        team = threads_team(
+            library, self._kernel.interface, thread_count(threads, self.__qualname__)
+        )
         members += (memory.pointer, memory.bytes, team, null)
         code = plan.call(*plan.dims, plan.new(plan.struct, members))
         if code:
@@ -295,7 +325,10 @@ class TimeFunction(KernelFunction):
         what another call gets without measuring. Pass it on as ``plan=``. Takes what a call takes.
         Raises ArgumentError, BuildError, MemoryError.
         """
-        count, named = thread_count(threads), {item.name for item in self.function.arguments}
+        count, named = (
+            thread_count(threads, self.__qualname__),
+            {item.name for item in self.function.arguments},
+        )
         arrays = {n: a for n, a in arguments.items() if n in named and a is not None}
         saved = arguments.get("saved")
         if isinstance(saved, tuple):
@@ -402,7 +435,7 @@ class TimeFunction(KernelFunction):
             for kind, a in zip(kinds, arrays, strict=True)
         ]
         window = as_steps(self.__qualname__, "window", options.window, "or 0 for no limit")
-        how = ffi.NULL if options.plan is None else options.plan.as_c(ffi)  # type: ignore[attr-defined]
+        how = ffi.NULL if options.plan is None else self._checked_plan(options.plan).as_c(ffi)  # type: ignore[attr-defined]
         settings = ffi.new(  # type: ignore[attr-defined]
             "cellgen_options *",
             [
@@ -418,6 +451,24 @@ class TimeFunction(KernelFunction):
             ],
         )
         return settings, (*arrays, options.packed, how)
+
+    def _checked_plan(self, plan: object) -> SequencePlan:
+        if isinstance(plan, SequencePlan):
+            return plan
+        raise ArgumentError(
+            f"{self.__qualname__}: plan is {type_name(plan)}, expected a SequencePlan; pass what "
+            f"{self.__qualname__}.plan(...) returns, or leave it out"
+        )
+
+    def _failure(self, plan: Plan, code: int, options: Options) -> CellgenError:
+        """What a return value other than 0 means: the caller's plan, or a defect."""
+        if code != UNFIT_PLAN:
+            return defect(self.__qualname__, plan, code)
+        return ArgumentError(
+            f"{self.__qualname__}: plan is {options.plan}, which is {ERROR_CODES[code]} "
+            f"(dimensions {plan.dims}); change what {self.__qualname__}.plan(...) returns for "
+            f"these dimensions less, or leave plan out"
+        )
 
     def _lengths(self, given: object, steps: int, rows: int) -> Array | None:
         if given is None:
@@ -598,6 +649,11 @@ class SequenceBackward(TimeFunction):
         Raises ArgumentError, BuildError, MemoryError.
         """
         self._take_saved(arguments, saved)
+        if bp_lim is not None and plan is not None:
+            raise ArgumentError(
+                f"{self.__qualname__}: bp_lim and plan are both given, expected one of them; "
+                f"bp_lim runs steps of other dimensions, for which this plan is not"
+            )
         if bp_lim is not None:
             options = Options(
                 lengths,
@@ -716,6 +772,12 @@ def _work(function: Function, dims: Mapping[str, int]) -> int:
     weights = count(i for i in function.arguments if i.is_weight)
     over_time = count(i for i in (*function.arguments, *function.results) if i.over_time)
     return dims["T"] * dims["B"] * weights + 64 * over_time
+
+
+def _option_parameters(kind: type) -> list[inspect.Parameter]:
+    """The keywords of a function over time beside arguments and ``out``, as declared."""
+    declared = inspect.signature(kind.__call__).parameters.values()
+    return [p for p in declared if p.kind is p.KEYWORD_ONLY and p.name != "out"]
 
 
 # --- strides ----------------------------------------------------------------------------------

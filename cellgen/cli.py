@@ -160,9 +160,8 @@ def explain_cell(
             over_time = [f for f in kernel.interface.functions if f.team]
             if not over_time:
                 raise UsageError(f"{plain.cell} has the functions of one step only: no --shape")
-            explained = explain(
-                found, shape_of(over_time[0], shape, thread_count(threads), dtype), kernel
-            )
+            count = thread_count(threads, "cellgen explain")
+            explained = explain(found, shape_of(over_time[0], shape, count, dtype), kernel)
         else:
             explained = explain(found)
         if as_json:

@@ -91,7 +91,7 @@ def choose(
     found = ffi.new("cellgen_plan *")
     figures = ffi.NULL if constants is None else ffi.new("cellgen_constants *", astuple(constants))
     call = getattr(library.lib, interface.symbols(function, suffix).plan)
-    call(*(dims[name] for name in function.dims), thread_count(threads), figures, found)
+    call(*(dims[name] for name in function.dims), thread_count(threads, where), figures, found)
     return SequencePlan(
         found.threads,
         bool(found.by_units),

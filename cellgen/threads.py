@@ -23,8 +23,8 @@ _teams: dict[int, tuple[object, object]] = {}
 _lock = threading.Lock()
 
 
-def thread_count(threads: int | None) -> int:
-    """Return how many threads a call runs on.
+def thread_count(threads: int | None, where: str) -> int:
+    """Return how many threads a call of ``where`` runs on.
 
     Raises:
         ArgumentError: ``threads`` or CELLGEN_NUM_THREADS is no number from 1 to 1024.
@@ -35,11 +35,15 @@ def thread_count(threads: int | None) -> int:
             return _processors()
         if not text.isdigit() or not 1 <= int(text) <= MAX_THREADS:
             raise ArgumentError(
-                f"CELLGEN_NUM_THREADS is {text!r}, expected a number from 1 to {MAX_THREADS}"
+                f"{where}: CELLGEN_NUM_THREADS is {text!r}, expected a number from 1 to "
+                f"{MAX_THREADS}; set it to one or unset it, then all processors are used"
             )
         return int(text)
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
-        raise ArgumentError(f"threads is {threads!r}, expected a number from 1 to {MAX_THREADS}")
+        raise ArgumentError(
+            f"{where}: threads is {threads!r}, expected a number from 1 to {MAX_THREADS}; leave it "
+            f"out for all processors"
+        )
     return threads
 
 

@@ -217,8 +217,10 @@ def test_masks_and_gradients_of_wrong_shape_are_refused() -> None:
     _, backward = mygrad.gru_vjp(**given)
     with pytest.raises(ArgumentError, match=r"expected that of S, \(7, 2, 4\)"):
         backward(np.ones((T, N, D)))
-    with pytest.raises(ArgumentError, match="w_z has shape"):
+    with pytest.raises(ArgumentError, match=r"gru: Uz has shape \(2, 4\), expected \(3, 4\)"):
         mygrad.gru(**(given | {"Uz": given["Uz"][1:]}))
+    with pytest.raises(ArgumentError, match=r"gru: Wr has shape \(3, 4\), expected \(4, 4\)"):
+        mygrad.gru(**(given | {"Wr": given["Wr"][1:]}))
 
 
 def test_an_empty_sequence_is_its_first_state() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import cellgen
 from cellgen import arguments as checks
 from cellgen import call
 from cellgen import kernel as kernel_module
@@ -100,6 +101,26 @@ def test_functions_document_themselves(toy: Kernel) -> None:
     assert parameters["d_h"].default is None
     assert parameters["w"].default is inspect.Parameter.empty
     assert "toy_cell" in repr(toy)
+
+
+def test_functions_over_time_document_their_options() -> None:
+    lstm = cellgen.load("lstm")
+    for function, own in (
+        (lstm.sequence_forward, ["save", "last_only", "packed"]),
+        (lstm.sequence_backward, ["saved", "window", "bp_lim"]),
+    ):
+        parameters = inspect.signature(function).parameters
+        assert not {"i", "f", "g", "o"} & set(parameters)
+        assert {*own, "lengths", "mask", "reset", "threads", "plan"} <= set(parameters)
+        text = function.__doc__ or ""
+        assert all(f"    {name}: " in text for name in own)
+    forward = (lstm.sequence_forward.__doc__ or "").partition("Returns")[2]
+    has(forward, "saved: with save=True, what the backward pass reads: i (T, B, H)")
+    assert "    i: " not in forward
+    has(lstm.sequence_backward.__doc__ or "", "d_x: (T, B, I)", "bp_lim: ")
+
+
+def test_attributes_of_a_kernel(toy: Kernel) -> None:
     assert {"forward", "backward"} <= set(dir(toy))
     with pytest.raises(AttributeError, match="it has forward, backward, weight_gradients"):
         toy.sideways

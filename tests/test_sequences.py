@@ -272,7 +272,8 @@ def test_far_more_threads_than_processors_units_or_rows_change_no_bit():
     arguments = inputs(kernel, shape, np.float32)
     alone, crowd = (kernel.sequence_forward(**arguments, threads=n) for n in (1, 40))
     np.testing.assert_array_equal(alone.h, crowd.h)
-    with pytest.raises(ArgumentError, match="threads is 1025, expected a number from 1 to 1024"):
+    expected = "gru.sequence_forward: threads is 1025, expected a number from 1 to 1024"
+    with pytest.raises(ArgumentError, match=expected):
         kernel.sequence_forward(**arguments, threads=1025)
 
 

@@ -192,8 +192,15 @@ def _run(
 ) -> _Run:
     """Check what mygrad checks, run the kernel, keep what the backward pass needs."""
     arrays = {name: np.asarray(value) for name, value in given.items()}
-    time, rows, _ = _require_shape("X", arrays["X"], 3)
+    time, rows, features = _require_shape("X", arrays["X"], 3)
     (units,) = _require_shape("bz", arrays["bz"], 1)
+    shapes = {"U": (features, units), "W": (units, units), "b": (units,), "X": arrays["X"].shape}
+    for name, array in arrays.items():
+        if array.shape != shapes[name[0]]:
+            raise ArgumentError(
+                f"gru: {name} has shape {array.shape}, expected {shapes[name[0]]}, with C = "
+                f"{features} of X {arrays['X'].shape} and D = {units} of bz"
+            )
     _require(
         bp_lim is None or (isinstance(bp_lim, Integral) and 0 <= bp_lim < time),
         f"bp_lim is {bp_lim}, expected None or an integer in [0, {time})",

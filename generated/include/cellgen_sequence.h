@@ -158,7 +158,9 @@ CELLGEN_INLINE cellgen_constants cellgen_all_constants(const cellgen_constants *
  * where a share of the weights stays in a core's second-level cache and all of them do not; else they
  * share the rows and meet never. `can_split`: no sum over units needs whole rows. Where no product
  * waits for a state, products run ahead of the loop, which is pointwise, and threads that share units
- * do not meet either: among so many threads as there are `free_shares` of units. */
+ * do not meet either: among so many threads as there are `free_shares` of units. A chunk of what is
+ * deferred reads and writes the gradients of all weights; it is longer where those leave every cache
+ * that a core has a fair share of. */
 CELLGEN_INLINE cellgen_plan cellgen_choose_plan(int64_t steps, int64_t rows, int64_t threads,
                                                 int64_t weight_bytes, int can_split,
                                                 int64_t free_shares,
@@ -176,7 +178,7 @@ CELLGEN_INLINE cellgen_plan cellgen_choose_plan(int64_t steps, int64_t rows, int
     plan.unpacked = shared && steps == 1;
     plan.window_rows = cellgen_chunk_rows(steps, rows, by.window_rows);
     plan.chunk_rows = cellgen_chunk_rows(
-        steps, rows, weight_bytes > 2 * by.weights_in_cache ? 4 * by.chunk_rows : by.chunk_rows);
+        steps, rows, weight_bytes > 16 * by.weights_in_cache ? 4 * by.chunk_rows : by.chunk_rows);
     plan.weight_bytes = weight_bytes;
     plan.by = by;
     return plan;
