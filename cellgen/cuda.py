@@ -31,7 +31,7 @@ from .abi import ERROR_CODES, Argument, Function, Interface, axis_length, axis_t
 from .arguments import as_steps
 from .build import Built, SourceFiles
 from .cuda_abi import CUDA_STORES, cuda_cdef, cuda_symbols, over_time
-from .cuda_graphs import Graphs, Launch
+from .cuda_graphs import Graphs, Launch, stream_text
 from .errors import ArgumentError, BuildError, DeviceError
 from .results import Results, result_class
 
@@ -66,9 +66,10 @@ _HINTS = {
     2: "the device has no memory left: fewer rows or steps at a time, or free arrays",
     35: "no driver is loaded, or one older than the compiler's runtime: run nvidia-smi",
     100: "no CUDA device was found: is one visible (CUDA_VISIBLE_DEVICES, nvidia-smi)?",
-    101: "there is no device of that number",
-    209: f"the device is too old for this code: {nvcc.ARCHITECTURE_VARIABLE} names another target",
+    101: "no device has that number: nvidia-smi lists them, CUDA_VISIBLE_DEVICES hides some",
+    209: f"the code is for other devices: {nvcc.ARCHITECTURE_VARIABLE} names another target",
     400: "the stream is of another device or was destroyed: pass one of the arrays' device",
+    719: "a kernel failed on the device: the context is lost, restart the process",
     900: "the stream cannot be captured in a graph",
     700: "a kernel read or wrote outside an array: the context is lost, restart the process",
     999: "the driver failed, or there is none: run nvidia-smi",
@@ -167,6 +168,7 @@ class _Library:
     """A loaded shared library of one cell."""
 
     def __init__(self, path: str, interface: Interface) -> None:
+        self.name = interface.name
         self.ffi = cffi.FFI()
         self.ffi.cdef(cuda_cdef(interface))
         try:
@@ -197,43 +199,56 @@ class _Library:
         code = self.lib.cellgen_cuda_allocate(device, size, self._pointer(stream), address)
         if code == CUDA_ERROR + 2:
             raise MemoryError(
-                f"no memory for {size:,} bytes on device {device}: {self.error(code)}"
+                f"{self.name}: no memory for {size:,} bytes on device {device}: {self.error(code)}"
             )
-        self.require(code, f"{size:,} bytes on device {device}")
+        if code:
+            what = f"{self.name}: taking {size:,} bytes on device {device}, {stream_text(stream)}"
+            raise DeviceError(f"{what}: {self.error(code)}")
         return int(self.ffi.cast("uintptr_t", address[0]))
 
     def device_of(self, address: int) -> int:
         """The device that an address belongs to, -1 for the host's memory."""
         device = self.ffi.new("int *")
-        self.require(
-            self.lib.cellgen_cuda_device_of(self._pointer(address), device), "looking at an array"
-        )
+        code = self.lib.cellgen_cuda_device_of(self._pointer(address), device)
+        self.require(code, f"{self.name}: asking where an array lies")
         return int(device[0])
 
     def free(self, address: int, stream: int) -> None:
         self.lib.cellgen_cuda_free(self._pointer(address), self._pointer(stream))
 
     def read(self, host: np.ndarray, address: int, size: int, stream: int) -> None:
-        self.require(
-            self.lib.cellgen_cuda_read(
-                self.ffi.from_buffer(host), self._pointer(address), size, self._pointer(stream)
-            ),
-            "copying to the host",
+        code = self.lib.cellgen_cuda_read(
+            self.ffi.from_buffer(host), self._pointer(address), size, self._pointer(stream)
         )
+        self.require(code, f"{self.name}: copying to the host, {stream_text(stream)}")
 
     def write(self, address: int, host: np.ndarray, size: int, stream: int) -> None:
-        self.require(
-            self.lib.cellgen_cuda_write(
-                self._pointer(address), self.ffi.from_buffer(host), size, self._pointer(stream)
-            ),
-            "copying to the device",
+        code = self.lib.cellgen_cuda_write(
+            self._pointer(address), self.ffi.from_buffer(host), size, self._pointer(stream)
         )
+        self.require(code, f"{self.name}: copying to the device, {stream_text(stream)}")
+
+    def devices(self) -> int:
+        """Count the devices. Raises DeviceError without driver or device."""
+        count = self.ffi.new("int *")
+        self.require(self.lib.cellgen_cuda_devices(count), f"{self.name}: looking for devices")
+        if count[0] == 0:
+            raise DeviceError(f"{self.name}: {_HINTS[100]}")
+        return int(count[0])
+
+    def capability(self, device: int) -> int:
+        """The compute capability of a device, ten times."""
+        found = self.ffi.new("int *")
+        code = self.lib.cellgen_cuda_capability(device, found)
+        self.require(code, f"{self.name}: asking device {device} what it is")
+        return int(found[0])
 
     @contextmanager
     def on(self, device: int) -> Iterator[None]:
         """Make a device current for the body."""
         before = self.ffi.new("int *")
-        self.require(self.lib.cellgen_cuda_use(device, before), f"device {device}")
+        code = self.lib.cellgen_cuda_use(device, before)
+        self.require(code, f"{self.name}: taking device {device}")
         try:
             yield
         finally:
@@ -258,6 +273,7 @@ class CudaKernel:
         self._library: _Library | None = None
         self._lock = threading.RLock()
         self._blas: dict[tuple[int, int], object] = {}
+        self._usable: set[int] = set()
 
     def __getattr__(self, name: str) -> CudaFunction:
         functions: dict[str, CudaFunction] = self.__dict__.get("functions", {})
@@ -285,18 +301,29 @@ class CudaKernel:
         return self._library
 
     def devices(self) -> int:
-        """Count the devices that can be used. Raises DeviceError without driver or device."""
-        library = self.library()
-        count = library.ffi.new("int *")
-        library.require(library.lib.cellgen_cuda_devices(count), self.name)
-        if count[0] == 0:
-            raise DeviceError(f"{self.name}: {_HINTS[100]}")
-        capability = library.ffi.new("int *")
-        library.require(library.lib.cellgen_cuda_capability(0, capability), self.name)
-        if capability[0] < nvcc.OLDEST:
-            found, needed = capability[0] / 10, nvcc.OLDEST / 10
-            raise DeviceError(f"{self.name}: device 0 has capability {found}, {needed} is needed")
-        return int(count[0])
+        """Count the devices. Raises DeviceError: no driver, no device, or the first is too old."""
+        self.require_device(0)
+        return self.library().devices()
+
+    def require_device(self, device: int) -> None:
+        """Check, once, that a device is there and new enough for the code. Raises DeviceError."""
+        if device in self._usable:
+            return
+        library, needed = self.library(), nvcc.oldest()
+        count = library.devices()
+        if not 0 <= device < count:
+            raise DeviceError(
+                f"{self.name}: device {device} is not there, expected one of 0 to {count - 1}: "
+                f"{_HINTS[101]}"
+            )
+        found = library.capability(device)
+        if found < needed:
+            raise DeviceError(
+                f"{self.name}: device {device} has compute capability {found / 10}, expected "
+                f"{needed / 10} or newer; use another device, or the C kernel: "
+                f"cellgen.load({self.name!r})"
+            )
+        self._usable.add(device)
 
     def array(
         self, values: np.ndarray, *, dtype: str = "", device: int = 0, stream: int = 0
@@ -304,7 +331,7 @@ class CudaKernel:
         """Copy a NumPy array to a device, for programs without another library."""
         name = dtype or str(values.dtype)
         library = self.library()
-        self.devices()
+        self.require_device(device)
         with library.on(device):
             made = DeviceArray(library, values.shape, name, device, stream)
             host = np.ascontiguousarray(values, np.float32 if name == "bfloat16" else name)
@@ -328,7 +355,7 @@ def _open_blas(library: _Library, path: str) -> object:
         if code == 0:
             return opened[0]
         if code != NO_CUBLAS:
-            raise DeviceError(library.error(code))
+            raise DeviceError(f"{library.name}: opening cuBLAS: {library.error(code)}")
     return library.ffi.NULL
 
 
@@ -435,6 +462,7 @@ class CudaFunction:
                     f"use tier='whole'"
                 )
             self._check_tables(tables, dims, device, batch_first=options.batch_first)
+            self._kernel.require_device(device)
             with library.on(device):
                 results = dict(out or {})
                 self._make_results(
@@ -706,7 +734,9 @@ class CudaFunction:
             return
         workspace = self._workspace(call)
         try:
-            library.require(call.run(call.stream, workspace), self.__qualname__)
+            code = call.run(call.stream, workspace)
+            if code:
+                raise call.fault(library.error(code))
         finally:
             library.free(workspace, call.stream)
 

@@ -102,6 +102,9 @@ void cellgen_emulation_seed(uint64_t seed);
 void cellgen_emulation_skip(int line);
 void cellgen_emulation_refuse_capture(int refuse);
 void cellgen_emulation_device(int processors, int shared_bytes);
+void cellgen_emulation_machine(int devices, int device, int capability);
+void cellgen_emulation_stream(void *stream, int device);
+void cellgen_emulation_fail(const char *call, int error);
 int64_t cellgen_emulation_count(int what);
 """
 """What an emulated library exports as well."""

@@ -38,14 +38,16 @@ class Library(Protocol):
     def error(self, code: int) -> str:
         """Say what a code means and what to do."""
 
-    def require(self, code: int, where: str) -> None:
-        """Raise DeviceError unless a code is 0."""
-
     def allocate(self, device: int, size: int, stream: int) -> int:
         """Take device memory. Raises MemoryError, DeviceError."""
 
     def free(self, address: int, stream: int) -> None:
         """Give device memory back in the order of a stream."""
+
+
+def stream_text(stream: int) -> str:
+    """Name a stream in a message."""
+    return f"stream {stream:#x}" if stream else "the default stream"
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class Launch:
     stream: int
     size: int
     run: Callable[[int, int], int]
+
+    def fault(self, what: str) -> DeviceError:
+        """Say what went wrong, and where."""
+        place = f"on device {self.device}, {stream_text(self.stream)}"
+        return DeviceError(f"{self.where}: {place}: {what}")
 
 
 class Workspace:
@@ -132,7 +139,9 @@ class Graphs:
                 return False
             self._graphs.move_to_end(call.key)
             graph.used = self._calls
-            library.require(graph.launch(), call.where)
+            code = graph.launch()
+            if code:
+                raise call.fault(library.error(code))
             return True
 
     def _came_before(self, key: bytes) -> bool:
@@ -151,7 +160,7 @@ class Graphs:
             if not wanted and self._calls - oldest.used < IDLE:
                 return None
             self._graphs.popitem(last=False)
-        stream = self._stream(library, call.device)
+        stream = self._stream(library, call)
         shared = (g.workspace for g in self._graphs.values() if g.workspace.serves(call))
         workspace = next(shared, None) or Workspace(library, call.device, call.stream, call.size)
         ffi, lib = library.ffi, library.lib
@@ -168,24 +177,28 @@ class Graphs:
         self._seen[call.key] = False
         lib.cellgen_cuda_graph_destroy(made[0])
         if code and wanted:
-            raise DeviceError(
-                f"{call.where}: its kernels cannot be captured in a CUDA graph: "
-                f"{library.error(code)}; pass graph=False to launch them one by one"
+            raise call.fault(
+                f"its kernels cannot be captured in a CUDA graph: {library.error(code)}; pass "
+                f"graph=False to launch them one by one"
             )
         return None
 
-    def _stream(self, library: Library, device: int) -> object:
+    def _stream(self, library: Library, call: Launch) -> object:
         """The stream to capture on."""
-        if device not in self._streams:
+        if call.device not in self._streams:
             made = library.ffi.new("void **")
-            library.require(library.lib.cellgen_cuda_stream_create(made), "a stream to capture on")
-            self._streams[device] = made[0]
-        return self._streams[device]
+            code = library.lib.cellgen_cuda_stream_create(made)
+            if code:
+                raise call.fault(f"making a stream to capture on: {library.error(code)}")
+            self._streams[call.device] = made[0]
+        return self._streams[call.device]
 
 
 def _is_captured(library: Library, call: Launch) -> bool:
     """Whether the caller is capturing the stream into a graph."""
     found = library.ffi.new("int *")
     stream = library.ffi.cast("void *", call.stream)
-    library.require(library.lib.cellgen_cuda_capturing(stream, found), call.where)
+    code = library.lib.cellgen_cuda_capturing(stream, found)
+    if code:
+        raise call.fault(library.error(code))
     return bool(found[0])

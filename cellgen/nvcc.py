@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -30,7 +31,7 @@ ARCHITECTURE_VARIABLE = "CELLGEN_CUDA_ARCH"
 ARCHITECTURE = "sm_80"
 """Machine code for Ampere, and PTX that a driver compiles for anything newer."""
 OLDEST = 80
-"""Compute capability times ten: what the default architecture needs."""
+"""Compute capability times ten: what the code needs (products of bfloat16 on matrix units)."""
 FLAGS = ("-std=c++17", "-O3", "--fmad=false", "-shared", "-Xcompiler", "-fPIC,-fvisibility=hidden")
 """``--fmad=false``: a fused multiply-add stands where the source says so, as in C."""
 EMULATION_FLAGS = (
@@ -96,6 +97,12 @@ def compiler() -> Compiler:
         )
     architecture = os.environ.get(ARCHITECTURE_VARIABLE, "") or ARCHITECTURE
     return Compiler((path, *FLAGS, f"-arch={architecture}", *_wheel_flags(path)), _version(path))
+
+
+def oldest() -> int:
+    """The oldest compute capability, ten times, that what is compiled runs on."""
+    named = re.search(r"_(\d+)", os.environ.get(ARCHITECTURE_VARIABLE, ""))
+    return max(OLDEST, int(named[1])) if named else OLDEST
 
 
 def emulator() -> Compiler:

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from cellgen.cuda import (
     _open_blas,
     to_bfloat16,
 )
-from cellgen.cuda_graphs import FEWEST, KEPT
+from cellgen.cuda_graphs import FEWEST, KEPT, Graphs
 from cellgen.errors import ArgumentError, BuildError, DeviceError
 from cellgen.over_time import _keywords, forward_errors, gradient_errors
 from cellgen.paths import generated_folder, include_folder
@@ -672,6 +672,7 @@ def test_products_of_cublas_are_called_as_documented(
 # --- emulated: planted faults --------------------------------------------------------------------
 
 HEADER = include_folder() / "cellgen_cuda.cuh"
+EMULATION = (include_folder() / "cellgen_cuda_emulation.h").read_text()
 BARRIERS = [
     number
     for number, line in enumerate(HEADER.read_text().splitlines(), start=1)
@@ -778,7 +779,7 @@ def test_a_swapped_fragment_is_noticed(right: str, wrong: str) -> None:
 
 # --- emulated: graphs ----------------------------------------------------------------------------
 
-LAUNCHED, CAPTURED, REPLAYED, GRAPHS, MULTIPLIED = range(5)
+LAUNCHED, CAPTURED, REPLAYED, GRAPHS, MULTIPLIED, FAILED = range(6)
 
 
 class Counts:
@@ -1109,10 +1110,148 @@ def test_no_driver_is_said_and_the_process_stays_usable() -> None:
         pytest.skip("there is a driver")
     kernel = api.load_cuda("elman")
     for _ in range(2):
-        with pytest.raises(DeviceError, match=r"elman: CUDA error \d+, .*driver"):
+        with pytest.raises(DeviceError, match=r"elman: .*CUDA error \d+, .*driver"):
             kernel.devices()
         with pytest.raises(DeviceError, match="driver"):
             kernel.array(np.zeros(3))
+
+
+RUNTIME = [
+    *re.findall(
+        r"^inline cudaError_t (\w+)\([^{]*\{[^}]*?CELLGEN_MAY_FAIL", EMULATION, re.MULTILINE
+    ),
+    "launch",
+]
+"""What the emulated runtime is asked for."""
+
+
+def several_devices(kernel: CudaKernel, device: int) -> dict[str, np.ndarray]:
+    """Use everything of the runtime on a device; what comes out."""
+    given = inputs(kernel, (3, 4, 5, 6))
+    arrays_there = {n: kernel.array(a, device=device) for n, a in given.items()}
+    try:
+        found = [
+            kernel.sequence_forward(**arrays_there, graph=True, tier="steps").h_last.numpy(),
+            kernel.sequence_forward(**arrays_there, graph=False).h_last.numpy(),
+            kernel.sequence_forward(**lent(given), graph=False).h_last.numpy(),
+        ]
+    finally:
+        kernel.sequence_forward.graphs.clear()
+        kernel.sequence_forward.graphs = Graphs()  # with a stream of its own to capture on
+    return {f"{number}": array for number, array in enumerate(found)}
+
+
+@with_cxx
+@pytest.mark.parametrize("call", RUNTIME)
+def test_after_a_call_of_the_runtime_that_fails_the_process_stays_usable(call: str) -> None:
+    """The runtime keeps the failure as its last error: the next launch must not report it."""
+    kernel = emulated(Elman)
+    lib, expected = kernel.library().lib, OnHost(emulated(Elman)).sequence_forward
+    right = expected(**inputs(kernel, (3, 4, 5, 6))).h_last
+    device = 1 + RUNTIME.index(call)  # one that has no memory pool yet
+    lib.cellgen_emulation_machine(64, 0, 80)
+    before = lib.cellgen_emulation_count(FAILED)
+    lib.cellgen_emulation_fail(call.encode(), 999)
+    try:
+        if call in UNNOTICED:
+            several_devices(kernel, device)
+        else:
+            with pytest.raises(DeviceError, match=r"elman.*CUDA error 999.*; the driver failed"):
+                several_devices(kernel, device)
+        assert lib.cellgen_emulation_count(FAILED) == before + 1
+        for array in several_devices(kernel, device).values():
+            assert np.array_equal(array, right)
+    finally:
+        lib.cellgen_emulation_fail(b"", 0)
+        lib.cellgen_emulation_machine(1, 0, 80)
+
+
+UNNOTICED = ("cudaFreeAsync", "cudaGraphDestroy", "cudaGraphExecDestroy")
+"""What fails without a word: giving back what was used."""
+
+
+@pytest.fixture
+def machine() -> Iterator[CudaKernel]:
+    """A kernel of its own, to whose emulated machine a test does what it likes."""
+    kernel = api.compile_cuda(Elman, emulated=True)
+    yield kernel
+    lib = kernel.library().lib
+    lib.cellgen_emulation_machine(1, 0, 80)
+    lib.cellgen_emulation_fail(b"", 0)
+
+
+@with_cxx
+def test_no_device_and_one_that_is_not_there_are_said(machine: CudaKernel) -> None:
+    lib, given = machine.library().lib, lent(inputs(machine, (3, 4, 5, 6)))
+    lib.cellgen_emulation_machine(0, 0, 80)
+    for use in (
+        lambda: machine.sequence_forward(**given),
+        lambda: machine.array(np.zeros(3)),
+        machine.devices,
+    ):
+        with pytest.raises(
+            DeviceError, match=r"elman: .*CUDA error 100.*; no CUDA device was foun"
+        ):
+            use()
+    lib.cellgen_emulation_machine(2, 0, 80)
+    with pytest.raises(DeviceError, match=r"elman: device 2 is not there, expected one of 0 to 1"):
+        machine.array(np.zeros(3), device=2)
+    right = OnHost(emulated(Elman)).sequence_forward(**inputs(machine, (3, 4, 5, 6)))
+    assert np.array_equal(machine.sequence_forward(**given).h.numpy(), right.h)
+
+
+@with_cxx
+def test_a_device_that_is_too_old_is_said_at_the_call(
+    machine: CudaKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the arrays' device, also of arrays of another library; other devices serve."""
+    lib, given = machine.library().lib, inputs(machine, (3, 4, 5, 6))
+    lib.cellgen_emulation_machine(2, 1, 75)
+    old = {n: ByCapsule(a, device=1) for n, a in given.items()}
+    said = (
+        r"elman: device 1 has compute capability 7\.5, expected 8\.0 or newer; use another device"
+    )
+    for _ in range(2):
+        with pytest.raises(DeviceError, match=said):
+            machine.sequence_forward(**old)
+    machine.sequence_forward(**lent(given))
+    assert machine.devices() == 2
+    lib.cellgen_emulation_machine(2, 1, 89)
+    monkeypatch.setenv("CELLGEN_CUDA_ARCH", "sm_90a")
+    with pytest.raises(DeviceError, match=r"capability 8\.9, expected 9\.0"):
+        machine.sequence_forward(**old)
+    monkeypatch.delenv("CELLGEN_CUDA_ARCH")
+    machine.sequence_forward(**old)
+
+
+@with_cxx
+@pytest.mark.parametrize("of", [-1, 1], ids=["destroyed", "of another device"])
+@pytest.mark.parametrize("graph", [True, False])
+def test_a_stream_that_cannot_be_used_is_said(machine: CudaKernel, of: int, graph: bool) -> None:
+    lib, given = machine.library().lib, lent(inputs(machine, (3, 4, 5, 6)))
+    lib.cellgen_emulation_machine(2, 0, 80)
+    stream = 0x5150
+    lib.cellgen_emulation_stream(machine.library().ffi.cast("void *", stream), of)
+    out = {"h": Lent(np.zeros((3, 4, 6))), "h_last": Lent(np.zeros((4, 6)))}
+    for room in ({}, out):
+        said = r"elman.* on device 0, stream 0x5150: CUDA error 400.*; the stream is of another dev"
+        with pytest.raises(DeviceError, match=said):
+            machine.sequence_forward(**given, stream=stream, out=room, graph=graph)
+    machine.sequence_forward(**given, graph=graph)
+
+
+@with_cxx
+def test_a_kernel_that_cannot_be_launched_is_said(machine: CudaKernel) -> None:
+    lib, given = machine.library().lib, lent(inputs(machine, (3, 4, 5, 6)))
+    step = {
+        n: machine.array(a[0] if n == "x" else a) for n, a in inputs(machine, (1, 4, 5, 6)).items()
+    }
+    for name, call in (("sequence_forward", given), ("forward", step)):
+        lib.cellgen_emulation_fail(b"launch", 209)
+        said = rf"elman.{name}: on device 0, the default stream: CUDA error 209.*CELLGEN_CUDA_ARCH"
+        with pytest.raises(DeviceError, match=said):
+            machine.functions[name](**call)
+        machine.functions[name](**call)
 
 
 class Lent:

@@ -48,9 +48,13 @@
 /* Codes above those of cellgen.h: a CUDA error, a status of cuBLAS. */
 enum { CELLGEN_CUDA_ERROR = 1000, CELLGEN_CUBLAS_STATUS = 2000, CELLGEN_NO_CUBLAS = 2999 };
 
+/* What a call of the runtime gave. The runtime keeps a failure until it is asked for the last one: it is
+ * asked here, so that the next launch, which succeeds, does not report it. */
 inline int cellgen_cuda_code(cudaError_t error)
 {
-    return error == cudaSuccess ? CELLGEN_OK : CELLGEN_CUDA_ERROR + (int)error;
+    if (error == cudaSuccess) return CELLGEN_OK;
+    (void)cudaGetLastError();
+    return CELLGEN_CUDA_ERROR + (int)error;
 }
 
 /* Bytes that a workspace array takes. */
@@ -570,7 +574,6 @@ CELLGEN_CUDA_API int cellgen_cuda_allocate(int device, int64_t bytes, void *stre
     }
     if (error == cudaSuccess)
         error = cudaMallocFromPoolAsync(address, (size_t)bytes, pools[device], (cudaStream_t)stream);
-    if (error != cudaSuccess) (void)cudaGetLastError(); /* the next call shall not see it */
     return cellgen_cuda_code(error);
 }
 
@@ -662,8 +665,7 @@ CELLGEN_CUDA_API int cellgen_cuda_graph_end(void *stream, void **graph, int64_t 
     cudaError_t error = cudaStreamEndCapture((cudaStream_t)stream, &captured);
     if (error == cudaSuccess) error = cudaGraphGetNodes(captured, nullptr, &count);
     if (error == cudaSuccess) error = cudaGraphInstantiate(&made, captured, 0);
-    if (captured) (void)cudaGraphDestroy(captured);
-    if (error != cudaSuccess) (void)cudaGetLastError(); /* the next call shall not see it */
+    if (captured) (void)cellgen_cuda_code(cudaGraphDestroy(captured));
     *graph = made;
     *nodes = (int64_t)count;
     return cellgen_cuda_code(error);

@@ -7,8 +7,9 @@
  *
  * Emulated: blocks, warps of 32, __syncthreads, __syncwarp, __shfl_sync and its kin, shared memory,
  * bfloat16 (rounded to nearest even), mma.sync m16n8k16 on fragments of bfloat16 as lanes hold them,
- * streams (launches run at once), memory, graphs of kernels. Not emulated: atomics, clusters,
- * asynchronous copies. */
+ * streams (launches run at once), memory, graphs of kernels, devices (as many and as old as a proof
+ * says), the error that the runtime keeps until it is asked, calls that fail when a proof says so. Not
+ * emulated: atomics, clusters, asynchronous copies. */
 #ifndef CELLGEN_CUDA_EMULATION_H
 #define CELLGEN_CUDA_EMULATION_H
 
@@ -19,10 +20,9 @@
 #include <string.h>
 #include <ucontext.h>
 
-#include <functional>
 #include <map>
+#include <memory>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -65,9 +65,37 @@ struct uint2 {
     uint32_t x, y;
 };
 
+enum cudaError_t {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorNoDevice = 100,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorInvalidResourceHandle = 400,
+    cudaErrorStreamCaptureUnsupported = 900
+};
+
+/* A kernel with its arguments: what one thread does. Virtual, so that little is compiled for each. */
+struct cellgen_thread_work {
+    virtual ~cellgen_thread_work() {}
+    virtual void run() const = 0;
+};
+
+template <typename Body> struct cellgen_thread_work_of final : cellgen_thread_work {
+    explicit cellgen_thread_work_of(const Body &body) : body_(body) {}
+    void run() const override { body_(); }
+    Body body_;
+};
+
 /* What a stream was told while it was captured, and the memory that it was told to free. */
+struct cellgen_emulated_launch {
+    bool meets;
+    dim3 grid, block;
+    size_t bytes;
+    std::shared_ptr<cellgen_thread_work> work;
+};
 struct cellgen_emulated_graph {
-    std::vector<std::function<void()>> nodes;
+    std::vector<cellgen_emulated_launch> nodes;
     std::vector<void *> freed;
 };
 
@@ -88,57 +116,78 @@ class cellgen_emulator {
 
     void seed(uint64_t value) { state_ = value * 2 + 0x9e3779b97f4a7c15ull; }
 
-    /* Runs a kernel whose threads never meet. */
-    template <typename Body> void run_alone(dim3 grid_, dim3 block_, const Body &body)
-    {
-        begin(grid_, block_);
-        for (const unsigned at : shuffled(count(grid_))) {
-            block_index = place(at, grid_);
-            for (const unsigned thread : shuffled(count(block_))) {
-                thread_index = place(thread, block_);
-                body();
-            }
-        }
-    }
-
-    /* Runs a kernel with barriers. */
-    template <typename Body> void run_blocks(dim3 grid_, dim3 block_, const Body &body)
-    {
-        begin(grid_, block_);
-        threads_ = count(block_);
-        for (const unsigned at : shuffled(count(grid_))) {
-            block_index = place(at, grid_);
-            poison_shared();
-            body_ = [](const void *given) { (*(const Body *)given)(); };
-            given_ = &body;
-            run_block();
-        }
-    }
-
     /* Launches, or puts into the graph that captures the stream; arguments are copied as on a device. */
     template <typename... P, typename... A>
     void launch(void *stream, bool meets, dim3 grid_, dim3 block_, size_t bytes, void (*kernel)(P...),
                 A... arguments)
     {
-        const std::tuple<P...> values(arguments...);
-        const auto run = [=]() {
-            const auto body = [&]() { std::apply(kernel, values); };
-            dynamic_.assign(bytes + 1, 0xff);
-            if (meets) run_blocks(grid_, block_, body);
-            else run_alone(grid_, block_, body);
-        };
+        const auto body = [=]() { kernel(arguments...); };
+        typedef cellgen_thread_work_of<decltype(body)> work;
+        take(stream, {meets, grid_, block_, bytes, std::shared_ptr<cellgen_thread_work>(new work(body))});
+    }
+
+    void take(void *stream, const cellgen_emulated_launch &node)
+    {
+        if (fails("launch") || is_foreign(stream)) return;
         const auto captured = capturing.find(stream);
         ++counts[captured == capturing.end() ? LAUNCHED : CAPTURED];
-        if (captured == capturing.end()) run();
-        else captured->second->nodes.push_back(run);
+        if (captured == capturing.end()) run(node);
+        else captured->second->nodes.push_back(node);
+    }
+
+    /* Runs a kernel. */
+    void run(const cellgen_emulated_launch &node)
+    {
+        begin(node.grid, node.block);
+        dynamic_.assign(node.bytes + 1, 0xff);
+        threads_ = count(block);
+        work_ = node.work.get();
+        for (const unsigned at : shuffled(count(grid))) {
+            block_index = place(at, grid);
+            if (!node.meets) {
+                for (const unsigned thread : shuffled(threads_)) {
+                    thread_index = place(thread, block);
+                    work_->run();
+                }
+            } else {
+                poison_shared();
+                run_block();
+            }
+        }
+    }
+
+    /* Keeps an error, as the runtime does until it is asked for the last one. */
+    cudaError_t keep(cudaError_t error) { return error == cudaSuccess ? error : last_error = error; }
+
+    /* Makes the next call of that name fail, if it comes; of a kernel, "launch". */
+    void plan_failure(const char *call, cudaError_t error) { planned_ = call, planned_error_ = error; }
+
+    cudaError_t fails(const char *call)
+    {
+        if (planned_ != call) return cudaSuccess;
+        ++counts[FAILED];
+        planned_.clear();
+        return keep(planned_error_);
+    }
+
+    /* A stream that was destroyed, or is of another device than the current one. */
+    cudaError_t is_foreign(void *stream)
+    {
+        const auto known = streams.find(stream);
+        const bool right = known == streams.end() || known->second == current_device;
+        return right ? cudaSuccess : keep(cudaErrorInvalidResourceHandle);
     }
 
     /* Of the process so far: kernels launched by the host, kernels captured, graphs launched, graphs
-     * that there are, products of fragments (of a lane). */
-    enum Count { LAUNCHED, CAPTURED, REPLAYED, GRAPHS, MULTIPLIED };
-    int64_t counts[5] = {0, 0, 0, 0, 0};
+     * that there are, products of fragments (of a lane), failures planned that came. */
+    enum Count { LAUNCHED, CAPTURED, REPLAYED, GRAPHS, MULTIPLIED, FAILED };
+    int64_t counts[6] = {0, 0, 0, 0, 0, 0};
     bool refuses_capture = false;
-    int processors = 4, shared_bytes = 99 << 10; /* what the host is told of the device */
+    int processors = 4, shared_bytes = 99 << 10; /* what the host is told of a device */
+    int devices = 1, current_device = 0;
+    std::map<int, int> capabilities; /* of devices that are not of capability 8.0 */
+    std::map<void *, int> streams;   /* the device of a stream, -1: destroyed; others are of any */
+    cudaError_t last_error = cudaSuccess;
     std::map<void *, cellgen_emulated_graph *> capturing;
 
     void block_barrier(int line) { wait(BLOCK, line); }
@@ -255,7 +304,7 @@ class cellgen_emulator {
     static void enter()
     {
         cellgen_emulator &self = one();
-        self.body_(self.given_);
+        self.work_->run();
         self.fibers_[self.current_].waiting = DONE;
         swapcontext(&self.fibers_[self.current_].context, &self.scheduler_);
     }
@@ -349,8 +398,9 @@ class cellgen_emulator {
     bool in_block_ = false;
     int skipped_ = -1;
     unsigned threads_ = 0, current_ = 0;
-    void (*body_)(const void *) = nullptr;
-    const void *given_ = nullptr;
+    const cellgen_thread_work *work_ = nullptr;
+    std::string planned_;
+    cudaError_t planned_error_ = cudaSuccess;
     ucontext_t scheduler_;
     std::vector<Thread> fibers_;
     std::vector<unsigned char> dynamic_;
@@ -385,9 +435,11 @@ inline void cellgen_mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&
 
 #define CELLGEN_EMULATE(run, meets, kernel, grid, block, bytes, ...)                               \
     do {                                                                                           \
-        if (!(run)->error)                                                                         \
+        if (!(run)->error) {                                                                       \
             cellgen_emulator::one().launch((run)->stream, meets, grid, block, bytes, (kernel),     \
                                            __VA_ARGS__);                                           \
+            (run)->error = cellgen_cuda_code(cudaGetLastError());                                  \
+        }                                                                                          \
     } while (0)
 #define CELLGEN_LAUNCH(run, kernel, grid, block, ...)                                              \
     CELLGEN_EMULATE(run, false, kernel, grid, block, 0, __VA_ARGS__)
@@ -403,12 +455,6 @@ inline void cellgen_mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&
 typedef void *cudaStream_t;
 typedef cellgen_emulated_graph *cudaGraph_t;
 typedef cellgen_emulated_graph *cudaGraphExec_t;
-enum cudaError_t {
-    cudaSuccess = 0,
-    cudaErrorInvalidValue = 1,
-    cudaErrorMemoryAllocation = 2,
-    cudaErrorStreamCaptureUnsupported = 900
-};
 enum { cudaDevAttrComputeCapabilityMajor = 75, cudaDevAttrComputeCapabilityMinor = 76 };
 enum { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
 enum { cudaMemoryTypeHost = 1, cudaMemoryTypeDevice = 2, cudaMemoryTypeManaged = 3 };
@@ -423,21 +469,53 @@ inline const char *cudaGetErrorString(cudaError_t error)
 {
     return error == cudaErrorMemoryAllocation ? "out of memory" : "an emulated error";
 }
-inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-inline cudaError_t cudaGetDeviceCount(int *count) { return *count = 1, cudaSuccess; }
-inline cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
-inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
-inline cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int)
+inline cudaError_t cudaGetLastError()
 {
+    return std::exchange(cellgen_emulator::one().last_error, cudaSuccess);
+}
+
+/* Begins every emulated call that may fail. */
+#define CELLGEN_MAY_FAIL                                                                           \
+    cellgen_emulator &machine = cellgen_emulator::one();                                           \
+    if (const cudaError_t error = machine.fails(__func__)) return error
+#define CELLGEN_MAY_FAIL_ON(stream)                                                                \
+    CELLGEN_MAY_FAIL;                                                                              \
+    if (const cudaError_t error = machine.is_foreign(stream)) return error
+
+inline cudaError_t cudaGetDeviceCount(int *count)
+{
+    CELLGEN_MAY_FAIL;
+    *count = machine.devices;
+    return machine.keep(machine.devices ? cudaSuccess : cudaErrorNoDevice);
+}
+inline cudaError_t cudaGetDevice(int *device)
+{
+    CELLGEN_MAY_FAIL;
+    *device = machine.current_device;
+    return machine.keep(machine.devices ? cudaSuccess : cudaErrorNoDevice);
+}
+inline cudaError_t cudaSetDevice(int device)
+{
+    CELLGEN_MAY_FAIL;
+    if (device < 0 || device >= machine.devices) return machine.keep(cudaErrorInvalidDevice);
+    return machine.current_device = device, cudaSuccess;
+}
+inline cudaError_t cudaDeviceGetAttribute(int *value, int attribute, int device)
+{
+    CELLGEN_MAY_FAIL;
     *value = 0;
-    if (attribute == cudaDevAttrComputeCapabilityMajor) *value = 8;
-    if (attribute == cudaDevAttrMultiProcessorCount) *value = cellgen_emulator::one().processors;
-    if (attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin)
-        *value = cellgen_emulator::one().shared_bytes;
+    if (device < 0 || device >= machine.devices) return machine.keep(cudaErrorInvalidDevice);
+    const auto other = machine.capabilities.find(device);
+    const int capability = other == machine.capabilities.end() ? 80 : other->second;
+    if (attribute == cudaDevAttrComputeCapabilityMajor) *value = capability / 10;
+    if (attribute == cudaDevAttrComputeCapabilityMinor) *value = capability % 10;
+    if (attribute == cudaDevAttrMultiProcessorCount) *value = machine.processors;
+    if (attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin) *value = machine.shared_bytes;
     return cudaSuccess;
 }
 inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *found, const void *)
 {
+    CELLGEN_MAY_FAIL;
     found->type = cudaMemoryTypeDevice;
     found->device = 0;
     return cudaSuccess;
@@ -453,84 +531,112 @@ enum { cudaMemAllocationTypePinned = 1, cudaMemLocationTypeDevice = 1 };
 enum { cudaMemPoolAttrReleaseThreshold = 4, cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
 inline cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const cudaMemPoolProps *)
 {
+    CELLGEN_MAY_FAIL;
     return *pool = (void *)1, cudaSuccess;
 }
-inline cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, int, void *) { return cudaSuccess; }
-inline cudaError_t cudaMallocFromPoolAsync(void **address, size_t bytes, cudaMemPool_t, cudaStream_t)
+inline cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, int, void *)
 {
+    CELLGEN_MAY_FAIL;
+    return cudaSuccess;
+}
+inline cudaError_t cudaMallocFromPoolAsync(
+    void **address, size_t bytes, cudaMemPool_t, cudaStream_t stream)
+{
+    CELLGEN_MAY_FAIL_ON(stream);
     const size_t limit = (size_t)1 << 40;
     *address = bytes < limit ? aligned_alloc(256, (bytes + 255) / 256 * 256) : nullptr;
     if (*address) memset(*address, 0xff, bytes);
-    return *address ? cudaSuccess : cudaErrorMemoryAllocation;
+    return machine.keep(*address ? cudaSuccess : cudaErrorMemoryAllocation);
 }
-inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int, cudaStream_t)
+inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int, cudaStream_t stream)
 {
+    CELLGEN_MAY_FAIL_ON(stream);
     return memcpy(to, from, bytes), cudaSuccess;
 }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    CELLGEN_MAY_FAIL_ON(stream);
+    return cudaSuccess;
+}
 inline cudaError_t cudaFreeAsync(void *address, cudaStream_t stream)
 {
-    auto &capturing = cellgen_emulator::one().capturing;
-    const auto captured = capturing.find(stream);
-    if (captured == capturing.end()) free(address);
+    CELLGEN_MAY_FAIL_ON(stream);
+    const auto captured = machine.capturing.find(stream);
+    if (captured == machine.capturing.end()) free(address);
     else captured->second->freed.push_back(address);
     return cudaSuccess;
 }
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
+    CELLGEN_MAY_FAIL;
     return *stream = malloc(1), cudaSuccess;
 }
 inline cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status)
 {
-    const bool is = cellgen_emulator::one().capturing.count(stream) > 0;
+    CELLGEN_MAY_FAIL_ON(stream);
+    const bool is = machine.capturing.count(stream) > 0;
     *status = is ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;
 }
 /* The default stream cannot be captured. */
 inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, int)
 {
-    cellgen_emulator &device = cellgen_emulator::one();
-    if (!stream || device.refuses_capture || device.capturing.count(stream))
-        return cudaErrorStreamCaptureUnsupported;
-    device.capturing[stream] = new cellgen_emulated_graph();
+    CELLGEN_MAY_FAIL_ON(stream);
+    if (!stream || machine.refuses_capture || machine.capturing.count(stream))
+        return machine.keep(cudaErrorStreamCaptureUnsupported);
+    machine.capturing[stream] = new cellgen_emulated_graph();
     return cudaSuccess;
 }
+/* Capturing has ended also where this fails. */
 inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
 {
-    cellgen_emulator &device = cellgen_emulator::one();
-    const auto captured = device.capturing.find(stream);
-    if (captured == device.capturing.end()) return cudaErrorInvalidValue;
-    *graph = captured->second;
-    device.capturing.erase(captured);
+    std::map<void *, cellgen_emulated_graph *> &capturing = cellgen_emulator::one().capturing;
+    const auto captured = capturing.find(stream);
+    const std::unique_ptr<cellgen_emulated_graph> had(
+        captured == capturing.end() ? nullptr : captured->second);
+    if (had) capturing.erase(captured);
+    CELLGEN_MAY_FAIL_ON(stream);
+    if (!had) return machine.keep(cudaErrorInvalidValue);
+    *graph = new cellgen_emulated_graph(*had);
     return cudaSuccess;
 }
 inline cudaError_t cudaGraphGetNodes(cudaGraph_t graph, void *, size_t *count)
 {
+    CELLGEN_MAY_FAIL;
     return *count = graph->nodes.size(), cudaSuccess;
 }
 inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, int)
 {
+    CELLGEN_MAY_FAIL;
     *made = new cellgen_emulated_graph(*graph);
     graph->freed.clear();
-    ++cellgen_emulator::one().counts[cellgen_emulator::GRAPHS];
+    ++machine.counts[cellgen_emulator::GRAPHS];
     return cudaSuccess;
 }
-inline cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t)
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
 {
-    ++cellgen_emulator::one().counts[cellgen_emulator::REPLAYED];
-    for (const auto &node : graph->nodes) node();
+    CELLGEN_MAY_FAIL_ON(stream);
+    ++machine.counts[cellgen_emulator::REPLAYED];
+    for (const cellgen_emulated_launch &node : graph->nodes) machine.run(node);
     return cudaSuccess;
 }
-inline cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+inline void cellgen_give_up_graph(cellgen_emulated_graph *graph)
 {
     for (void *address : graph->freed) free(address);
     delete graph;
+}
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    cellgen_give_up_graph(graph);
+    CELLGEN_MAY_FAIL;
     return cudaSuccess;
 }
 inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
 {
+    cellgen_give_up_graph(graph);
     --cellgen_emulator::one().counts[cellgen_emulator::GRAPHS];
-    return cudaGraphDestroy(graph);
+    CELLGEN_MAY_FAIL;
+    return cudaSuccess;
 }
 
 extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_seed(uint64_t seed)
@@ -553,6 +659,29 @@ extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_d
 {
     cellgen_emulator::one().processors = processors;
     cellgen_emulator::one().shared_bytes = shared_bytes;
+}
+
+/* How many devices there are, and the compute capability of one of them, ten times. */
+extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_machine(
+    int devices, int device, int capability)
+{
+    cellgen_emulator &machine = cellgen_emulator::one();
+    machine.devices = devices;
+    machine.capabilities.clear();
+    machine.capabilities[device] = capability;
+}
+
+/* The device that a stream is of; -1: it was destroyed. */
+extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_stream(
+    void *stream, int device)
+{
+    cellgen_emulator::one().streams[stream] = device;
+}
+
+extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_fail(
+    const char *call, int error)
+{
+    cellgen_emulator::one().plan_failure(call, (cudaError_t)error);
 }
 
 extern "C" __attribute__((weak, visibility("default"))) int64_t cellgen_emulation_count(int what)
