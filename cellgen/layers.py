@@ -6,29 +6,36 @@ functions over time. Two directions write into the halves of one array, so nothi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
-from .abi import Argument, Function, axis_length
-from .arguments import Item, infer_dims
+from .arguments import Item, infer_dims, lengths, shape_text, suggestion, type_name
+from .call import KernelFunction
 from .errors import ArgumentError
 from .kernel import Kernel
 from .results import Array, Results
 
 Arrays: TypeAlias = dict[str, Array]
-Nested: TypeAlias = Sequence[Sequence[Mapping[str, Array]]]
-"""Arrays by name for each layer and each of its directions."""
+Given: TypeAlias = Mapping[str, Array | float]
+"""Arrays, and run-time scalars, by the names that the cell gives them."""
+Nested: TypeAlias = Sequence[Sequence[Given]]
+"""What is given by name, for each layer and each of its directions."""
+
+OPTIONS = ("lengths", "mask", "reset", "batch_first", "zero_output_for_mask", "flush_denormals")
+"""Options of ``sequence_forward`` that mean the same for every layer and direction."""
 
 
 @dataclass(frozen=True)
 class Run:
     """What ``Layers.forward`` returns.
 
-    ``output`` is (T, B, D H), or (B, T, D H) batch-first, the directions side by side; ``last`` the
-    final states by name of every layer and direction; ``tape`` what ``Layers.backward`` needs.
+    ``output`` is (T, B, D H), or (B, T, D H) batch-first, the directions side by side and heads
+    flattened; ``last`` the final states by name of every layer and direction; ``tape`` what
+    ``Layers.backward`` needs.
     """
 
     output: Array
@@ -38,19 +45,32 @@ class Run:
 
 @dataclass(frozen=True)
 class Gradients:
-    """What ``Layers.backward`` returns: of the input, of initial states, of weights by name."""
+    """What ``Layers.backward`` returns: gradients by the names of what they belong to.
+
+    ``d_input`` is that of x; ``d_states``, ``d_weights`` and ``d_inputs`` are nested as those were
+    given; ``d_shared`` are sums over all layers and directions.
+    """
 
     d_input: Array
     d_states: tuple[tuple[Arrays, ...], ...]
     d_weights: tuple[tuple[Arrays, ...], ...]
+    d_inputs: tuple[tuple[Arrays, ...], ...]
+    d_shared: Arrays
 
 
 @dataclass(frozen=True)
 class _Call:
-    """One layer in one direction: what it was given and what it returned."""
+    """One layer in one direction: what it was given, where each name came from, what it returned.
 
-    arguments: Arrays
-    options: dict[str, object]
+    ``where`` names it in messages; ``shape`` is that of x as it was given; ``sources`` lists names
+    by ``weights``, ``states``, ...
+    """
+
+    where: str
+    shape: tuple[int, ...]
+    arguments: Given
+    sources: Mapping[str, tuple[str, ...]]
+    options: Mapping[str, object]
     result: Results
 
 
@@ -59,27 +79,37 @@ class Layers:
 
     ``weights[layer][direction]`` maps the cell's weights and biases to arrays; one direction runs
     forward, a second one in reverse (from each row's own last step, where there are lengths).
-    ``output`` names the output that the next layer reads; ``threads`` as for the kernel.
+    Widths may differ from layer to layer. ``reads`` names the input that is x and then the output
+    of the layer below, ``output`` the output that the next layer reads: the cell's first over time
+    where left out. Outputs with heads, (T, B, K, D), are read as (T, B, K D). ``threads`` as for
+    the kernel.
 
-    Raises ArgumentError for a cell with no input or several, or for other than 1 or 2 directions.
+    Raises ArgumentError for a cell with no input over time, or for other than 1 or 2 directions.
     """
 
     def __init__(
-        self, kernel: Kernel, weights: Nested, *, output: str = "", threads: int | None = None
+        self,
+        kernel: Kernel,
+        weights: Nested,
+        *,
+        reads: str = "",
+        output: str = "",
+        threads: int | None = None,
     ) -> None:
-        forward = kernel.functions["sequence_forward"].function
-        outputs = [item.name for item in forward.results if item.over_time]
-        inputs = [item.name for item in forward.arguments if item.over_time]
+        function = kernel.functions["sequence_forward"].function
+        inputs = {item.name: item for item in function.arguments if item.over_time}
+        outputs = {item.name: item for item in function.results if item.over_time}
         where = f"Layers({kernel.name})"
-        if len(inputs) != 1:
+        if not inputs:
             raise ArgumentError(
-                f"{where}: the cell has the inputs {', '.join(inputs) or '(none)'}, expected one, "
-                f"which the layer below gives"
+                f"{where}: the cell has no input over time, expected one, which the layer below "
+                f"gives"
             )
-        if output and output not in outputs:
-            raise ArgumentError(
-                f"{where}: output is {output!r}, expected one of {', '.join(outputs)}"
-            )
+        for what, name, known in (("reads", reads, inputs), ("output", output, outputs)):
+            if name and name not in known:
+                raise ArgumentError(
+                    f"{where}: {what} is {name!r}, expected one of {', '.join(known)}"
+                )
         for index, layer in enumerate(weights):
             if len(layer) not in (1, 2) or len(layer) != len(weights[0]):
                 raise ArgumentError(
@@ -89,148 +119,284 @@ class Layers:
         if not weights:
             raise ArgumentError(f"{where}: weights has no layer, expected at least one")
         self.kernel, self.weights, self.threads = kernel, weights, threads
-        self._input, self._output = inputs[0], output or outputs[0]
-        self._function = forward
+        self._input = inputs[reads or next(iter(inputs))]
+        self._output = outputs[output or next(iter(outputs))]
+        self._items = {item.name: item for item in function.arguments}
         self._states = tuple(
-            item.name.removesuffix("_last") + "_prev"
-            for item in forward.results
+            item.name.removesuffix("_last")
+            for item in function.results
             if not item.over_time and not item.saved
         )
 
     def forward(
-        self, x: Array, states: Nested | None = None, *, save: bool = False, **options: object
+        self,
+        x: Array,
+        states: Nested | None = None,
+        *,
+        inputs: Nested | None = None,
+        shared: Given | None = None,
+        save: bool = False,
+        **options: object,
     ) -> Run:
         """Compute every layer. ``states`` are the initial ones, zeros where left out.
 
-        ``options`` are those of ``sequence_forward``: lengths, mask, reset, batch_first, ...
+        What else the cell reads, such as elapsed times, masks of a regularised cell or run-time
+        scalars, is given by name: in ``shared`` where every layer and direction reads the same,
+        in ``inputs[layer][direction]`` where they differ. ``options`` are those of
+        ``sequence_forward`` that ``OPTIONS`` lists, the same for all.
 
         Raises ArgumentError, BuildError, MemoryError.
         """
-        if options.get("last_only") or options.get("reverse"):
-            raise ArgumentError(
-                f"Layers({self.kernel.name}).forward: last_only and reverse belong to a single "
-                f"layer, expected neither; read run.last, or flip the input"
-            )
-        call = self.kernel.functions["sequence_forward"]
-        tape: list[tuple[_Call, ...]] = []
-        for index, layer in enumerate(self.weights):
-            calls = []
-            halves = None
-            for direction, own in enumerate(layer):
-                given = {} if states is None else states[index][direction]
-                arguments = {self._input: x, **own, **given}
-                arguments |= self._zero_states(arguments, options)
-                chosen = {**options, "reverse": bool(direction)}
-                out = None
-                if len(layer) == 2:
-                    halves = self._halves(x, arguments, options) if halves is None else halves
-                    out = {self._output: halves[..., direction, :]}
-                result = call(out=out, **arguments, **chosen, save=save, threads=self.threads)
-                calls.append(_Call(arguments, chosen, result))
-            x = getattr(calls[0].result, self._output)
-            if halves is not None:
-                x = halves.reshape(*halves.shape[:2], -1)
-            tape.append(tuple(calls))
-        names = {name: f"{name.removesuffix('_prev')}_last" for name in self._states}
+        where = f"Layers({self.kernel.name}).forward"
+        _check_options(where, options)
+        given = {
+            "weights": self.weights,
+            "states": self._nested(where, "states", states),
+            "inputs": self._nested(where, "inputs", inputs),
+            "shared": [[shared or {} for _ in layer] for layer in self.weights],
+        }
+        tape = []
+        for index in range(len(self.weights)):
+            parts = {source: nested[index] for source, nested in given.items()}
+            x, calls = self._layer(f"{where}, layer {index}", x, parts, options, save=save)
+            tape.append(calls)
         last = tuple(
-            tuple(
-                {last.removesuffix("_last"): getattr(c.result, last) for last in names.values()}
-                for c in calls
-            )
+            tuple({n: getattr(made.result, f"{n}_last") for n in self._states} for made in calls)
             for calls in tape
         )
         return Run(x, last, tuple(tape))
 
     def backward(
-        self, run: Run, d_output: Array | None = None, d_last: Nested | None = None
+        self,
+        run: Run,
+        d_output: Array | None = None,
+        d_last: Nested | None = None,
+        *,
+        window: int = 0,
+        bp_lim: int | None = None,
     ) -> Gradients:
         """Compute every gradient of a forward run with ``save=True``.
 
         ``d_output`` is the gradient of ``run.output``, ``d_last`` those of ``run.last``; what is
-        left out counts as zero.
+        left out counts as zero. ``window`` and ``bp_lim`` are those of ``sequence_backward``, for
+        each layer and direction along its own steps: what comes from the layer above at a step
+        counts as that step's loss.
 
-        Raises ArgumentError: the run was not saved; BuildError, MemoryError.
+        Raises ArgumentError: the run was not saved, or a shape is wrong; BuildError, MemoryError.
         """
-        call = self.kernel.functions["sequence_backward"]
-        takes = {item.name for item in call.function.arguments}
-        d_states: list[tuple[Arrays, ...]] = []
-        d_weights: list[tuple[Arrays, ...]] = []
-        for index in reversed(range(len(run.tape))):
-            found = []
-            for direction, made in enumerate(run.tape[index]):
-                if getattr(made.result, "saved", None) is None:
-                    raise ArgumentError(
-                        f"Layers({self.kernel.name}).backward: the run holds nothing saved, "
-                        f"expected one of forward(..., save=True)"
-                    )
-                arguments = {n: a for n, a in made.arguments.items() if n in takes}
-                outputs = made.result._asdict()
-                arguments |= {n: a for n, a in outputs.items() if n in takes}
-                if d_output is not None:
-                    width = d_output.shape[-1] // len(run.tape[index])
-                    part = d_output[..., direction * width : (direction + 1) * width]
-                    arguments[f"d_{self._output}"] = part
-                if d_last is not None:
-                    given = d_last[index][direction]
-                    arguments |= {f"d_{name}_last": array for name, array in given.items()}
-                found.append(
-                    call(
-                        out=None,
-                        **arguments,
-                        **made.options,
-                        saved=made.result.saved,
-                        threads=self.threads,
-                    )._asdict()
-                )
-            d_output = (
-                sum(one[f"d_{self._input}"] for one in found[1:]) + found[0][f"d_{self._input}"]
+        where = f"Layers({self.kernel.name}).backward"
+        if d_output is not None and d_output.shape != run.output.shape:
+            raise ArgumentError(
+                f"{where}: d_output has shape {d_output.shape}, expected that of run.output, "
+                f"{run.output.shape}"
             )
-            d_states.append(tuple({n: one[f"d_{n}"] for n in self._states} for one in found))
-            d_weights.append(
-                tuple(
-                    {n: one[f"d_{n}"] for n in own if f"d_{n}" in one}
-                    for own, one in zip(self.weights[index], found, strict=True)
-                )
-            )
+        nested = self._nested(where, "d_last", d_last)
+        limits = {"window": window, "bp_lim": bp_lim}
+        found: list[list[Arrays]] = []
+        for calls, finals in zip(run.tape[::-1], nested[::-1], strict=True):
+            one = []
+            for place, (made, last) in enumerate(zip(calls, finals, strict=True)):
+                part = _part(d_output, calls, place, self._output.name)
+                one.append(self._gradients(made, part, last, limits))
+            found.insert(0, one)
+            d_output = sum((each[self._input.name] for each in one[1:]), one[0][self._input.name])
         assert d_output is not None
-        return Gradients(d_output, tuple(d_states[::-1]), tuple(d_weights[::-1]))
+        states = tuple(f"{name}_prev" for name in self._states)
+        d_shared: Arrays = {}
+        for layer in _picked(run, found, "shared"):
+            for each in layer:
+                for name, array in each.items():
+                    d_shared[name] = d_shared[name] + array if name in d_shared else array
+        return Gradients(
+            d_output,
+            tuple(tuple({n: each[n] for n in states} for each in layer) for layer in found),
+            _picked(run, found, "weights"),
+            _picked(run, found, "inputs"),
+            d_shared,
+        )
 
-    # --- shapes ---
+    # --- one layer ---
 
-    def _dims(
-        self, arguments: Mapping[str, Array], options: Mapping[str, object]
-    ) -> dict[str, int]:
+    def _layer(
+        self,
+        where: str,
+        x: Array,
+        parts: Mapping[str, Sequence[Given]],
+        options: Mapping[str, object],
+        *,
+        save: bool,
+    ) -> tuple[Array, tuple[_Call, ...]]:
+        """Compute one layer in its directions; return what the next one reads."""
+        call = self.kernel.functions["sequence_forward"]
+        count, calls, both = len(parts["weights"]), [], np.empty(0)
+        for direction in range(count):
+            place = f"{where}, direction {direction}" if count > 1 else where
+            own = {source: given[direction] for source, given in parts.items()}
+            arguments = self._merged(place, own)
+            arguments[self._input.name] = self._with_heads(place, x, arguments)
+            dims = self._dims(place, arguments, options)
+            arguments |= self._zero_states(arguments, dims, x.dtype)
+            if not direction and count > 1:
+                both = np.empty((*x.shape[:2], count, *lengths(self._output, dims)[2:]), x.dtype)
+            out = {self._output.name: both[:, :, direction]} if count > 1 else None
+            chosen = {**options, "reverse": bool(direction)}
+            given = {**arguments, **chosen, "save": save, "threads": self.threads}
+            result = _called(place, call, out, given)
+            sources = {source: tuple(given) for source, given in own.items()}
+            calls.append(_Call(place, x.shape, arguments, sources, chosen, result))
+        return _flat(both if count > 1 else getattr(result, self._output.name)), tuple(calls)
+
+    def _gradients(
+        self, made: _Call, d_output: Array | None, d_last: Given, limits: Mapping[str, object]
+    ) -> Arrays:
+        """Compute the gradients of one layer in one direction, by the names without ``d_``."""
+        call = self.kernel.functions["sequence_backward"]
+        where = made.where.replace(".forward", ".backward")
+        if getattr(made.result, "saved", None) is None:
+            raise ArgumentError(
+                f"{where}: the run holds nothing saved, expected one of forward(..., save=True)"
+            )
+        if f"d_{self._input.name}" not in {item.name for item in call.function.results}:
+            raise ArgumentError(
+                f"{where}: {self._input.name} is declared without gradient, expected one, which "
+                f"the layer below gets"
+            )
+        takes = {item.name for item in call.function.arguments}
+        known = {**made.arguments, **made.result._asdict()}
+        arguments: dict[str, object] = {n: a for n, a in known.items() if n in takes}
+        if d_output is not None:
+            arguments[f"d_{self._output.name}"] = d_output
+        arguments |= {f"d_{name}_last": array for name, array in d_last.items()}
+        arguments |= {**made.options, **limits, "saved": made.result.saved}
+        result = _called(where, call, None, {**arguments, "threads": self.threads})
+        found = {name.removeprefix("d_"): array for name, array in result._asdict().items()}
+        return {**found, self._input.name: found[self._input.name].reshape(made.shape)}
+
+    # --- what is given ---
+
+    def _nested(self, where: str, name: str, given: Nested | None) -> Nested:
+        """What is given for each layer and direction: nothing where it was left out."""
+        shape = [len(layer) for layer in self.weights]
+        if given is None:
+            return [[{} for _ in range(count)] for count in shape]
+        if [len(layer) for layer in given] != shape:
+            raise ArgumentError(
+                f"{where}: {name} is nested as {[len(layer) for layer in given]}, expected "
+                f"{shape}, the directions of each layer; pass {name}[layer][direction]"
+            )
+        return given
+
+    def _merged(self, where: str, parts: Mapping[str, Given]) -> dict[str, Array | float]:
+        """Everything that one call is given but its x and initial states that were left out."""
+        merged: dict[str, Array | float] = {}
+        origins = {self._input.name: "x"}
+        for source, given in parts.items():
+            for name, value in given.items():
+                if name in origins:
+                    raise ArgumentError(
+                        f"{where}: {name} is given in {source} and as {origins[name]}, expected "
+                        f"once; leave one out"
+                    )
+                if name not in self._items:
+                    raise ArgumentError(
+                        f"{where}: unknown {name!r} in {source}; "
+                        f"{suggestion(name, list(self._items))}"
+                    )
+                merged[name], origins[name] = value, source
+        for name, item in self._items.items():
+            state = name.removesuffix("_prev") in self._states
+            if item.used and not item.is_scalar and not state and name not in origins:
+                varies = bool({"T", "B"} & set(item.shape))
+                places = "shared, or in inputs[layer][direction]" if varies else "weights"
+                raise ArgumentError(
+                    f"{where}: {name} is missing, expected an array {shape_text(item)} in {places}"
+                )
+        return merged
+
+    def _with_heads(self, where: str, x: Array, arguments: Given) -> Array:
+        """Give x the axes that the cell's input has: one of heads is split into heads and units."""
+        item = self._input
+        if not isinstance(x, np.ndarray):
+            raise ArgumentError(
+                f"{where}: {item.name} is a {type_name(x)}, expected a numpy.ndarray "
+                f"{shape_text(item)}"
+            )
+        if x.ndim == 3 < len(item.shape):
+            units = lengths(item, {"T": 0, "B": 0, **self._dims(where, arguments, {})})[2:]
+            if math.prod(units) == x.shape[2]:
+                return x.reshape(*x.shape[:2], *units)
+        return x
+
+    def _dims(self, where: str, arguments: Given, options: Mapping[str, object]) -> dict[str, int]:
         items = []
-        for item in self._function.arguments:
-            array = arguments.get(item.name)
-            if array is not None and not item.is_scalar:
-                if item.over_time and options.get("batch_first"):
-                    array = array.swapaxes(0, 1)
-                items.append(Item(item, array, item.name))
-        return infer_dims(f"Layers({self.kernel.name})", items)[0]
+        for name, array in arguments.items():
+            item = self._items[name]
+            if item.is_scalar or not isinstance(array, np.ndarray):
+                continue
+            if array.ndim != len(item.shape):
+                raise ArgumentError(
+                    f"{where}: {name} has {array.ndim} axes, shape {array.shape}, expected "
+                    f"{len(item.shape)}: {shape_text(item)}; reshape it"
+                )
+            turned = item.over_time and options.get("batch_first")
+            items.append(Item(item, array.swapaxes(0, 1) if turned else array, name))
+        return infer_dims(where, items)[0]
 
-    def _zero_states(self, arguments: Mapping[str, Array], options: Mapping[str, object]) -> Arrays:
+    def _zero_states(
+        self, arguments: Given, dims: Mapping[str, int], dtype: np.dtype[np.floating]
+    ) -> Arrays:
         """Initial states that were left out: zeros."""
-        missing = [name for name in self._states if name not in arguments]
-        if not missing:
-            return {}
-        dims = self._dims(arguments, options)
-        dtype = arguments[self._input].dtype
-        return {
-            item.name: np.zeros([axis_length(axis, dims) for axis in item.shape], dtype)
-            for item in self._function.arguments
-            if item.name in missing
-        }
-
-    def _halves(
-        self, x: Array, arguments: Mapping[str, Array], options: Mapping[str, object]
-    ) -> Array:
-        """Memory for the output of both directions, (T, B, 2, H) or (B, T, 2, H)."""
-        dims = self._dims(arguments, options)
-        result = _named(self._function, self._output)
-        width = axis_length(result.shape[2], dims)
-        return np.empty((*x.shape[:2], 2, width), x.dtype)
+        names = [f"{name}_prev" for name in self._states]
+        missing = [self._items[name] for name in names if name not in arguments]
+        return {item.name: np.zeros(lengths(item, dims), dtype) for item in missing}
 
 
-def _named(function: Function, name: str) -> Argument:
-    return next(item for item in function.results if item.name == name)
+def _check_options(where: str, options: Mapping[str, object]) -> None:
+    for name in options:
+        if name in ("last_only", "reverse"):
+            raise ArgumentError(
+                f"{where}: last_only and reverse belong to a single layer, expected neither; read "
+                f"run.last, or flip the input"
+            )
+        if name not in OPTIONS:
+            raise ArgumentError(f"{where}: unknown option {name!r}; {suggestion(name, OPTIONS)}")
+
+
+def _called(
+    where: str, function: KernelFunction, out: Arrays | None, arguments: Mapping[str, object]
+) -> Results:
+    """Call a function of the cell; its errors name the layer and direction too."""
+    try:
+        return function(out=out, **arguments)
+    except ArgumentError as error:
+        raise ArgumentError(f"{where}: {error.args[0]}") from error
+
+
+def _part(
+    d_output: Array | None, calls: Sequence[_Call], direction: int, output: str
+) -> Array | None:
+    """The share of one direction in the gradient of a layer's output, with its heads."""
+    if d_output is None:
+        return None
+    shape = getattr(calls[direction].result, output).shape
+    width = math.prod(shape[2:])
+    part: Array = d_output[..., direction * width : (direction + 1) * width]
+    return part.reshape(shape)
+
+
+def _flat(array: Array) -> Array:
+    """Lay directions, heads and units side by side: (T, B, 2, K, D) is (T, B, 2 K D)."""
+    return array.reshape(*array.shape[:2], math.prod(array.shape[2:]))
+
+
+def _picked(
+    run: Run, found: Sequence[Sequence[Arrays]], source: str
+) -> tuple[tuple[Arrays, ...], ...]:
+    """The gradients of what was given in ``source``, nested by layer and direction."""
+    return tuple(
+        tuple(
+            {name: each[name] for name in made.sources[source] if name in each}
+            for made, each in zip(calls, layer, strict=True)
+        )
+        for calls, layer in zip(run.tape, found, strict=True)
+    )

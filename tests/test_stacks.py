@@ -1,4 +1,5 @@
-"""Stacked and bidirectional layers: against the equations run step by step, layer by layer."""
+"""Stacked and bidirectional layers: against the equations run step by step, layer by layer, and
+for every cell against calls of its functions over time, put together by hand."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ import pytest
 import cellgen
 from cellgen.abi import axis_length
 from cellgen.call_over_time import Options
-from cellgen.cells import GRU, LSTM, GRUBlockCell
+from cellgen.cells import GRU, LIF, LSTM, SHIPPED, CfC, GRUBlockCell, SLSTMHeads
 from cellgen.errors import ArgumentError
 from cellgen.layers import Layers
 from cellgen.over_time import STEP, run_steps
+from tests.test_regularise import PROVED
 
 T, B, I, H = 6, 4, 3, 5
 TOLERANCE = 1e-12  # float64, sums of some hundred terms over two layers of six steps
@@ -135,6 +137,209 @@ def test_batch_first_and_zero_states_are_the_same_layers():
         assert np.max(np.abs(two.d_weights[0][1][name] - one.d_weights[0][1][name])) <= TOLERANCE
 
 
+# --- any cell, every option ----------------------------------------------------------------------
+
+RESET = np.random.default_rng(8).random((T, B)) < 0.3
+LIMITS = {"whole": {}, "window": {"window": 2}, "bp_lim": {"bp_lim": 2}}
+
+
+def described(cell, layers=2, directions=2):
+    """Kernel, x, and by layer and direction: weights, states, what differs by layer; what is
+    shared: everything else that varies by step or row and whose shape does not hold I or H."""
+    kernel, rng = kernel_of(cell), np.random.default_rng(3)
+    items = kernel.sequence_forward.function.arguments
+    results = kernel.sequence_forward.function.results
+    output = next(item for item in results if item.over_time)
+    states = {f"{r.name.removesuffix('_last')}_prev" for r in results if not r.over_time}
+    sizes = {"T": T, "B": B, "I": I, "H": H, "P": 2, "K": 2, "D": 3, "M": 3, "R": 2}
+    nested = {"weights": [], "states": [], "inputs": []}
+    first, shared = items[0], {}
+    assert first.name == "x"
+    x = rng.standard_normal([axis_length(axis, sizes) for axis in first.shape]) * 0.5
+    for _ in range(layers):
+        for name in nested:
+            nested[name].append([])
+        for _ in range(directions):
+            own = {"weights": {}, "states": {}, "inputs": {}}
+            for item in items[1:]:
+                if item.is_scalar:
+                    shared[item.name] = item.default * 0.75
+                    continue
+                array = rng.standard_normal([axis_length(axis, sizes) for axis in item.shape]) * 0.5
+                varies = {"T", "B"} & set(item.shape)
+                if item.name in states:
+                    own["states"][item.name] = array
+                elif not varies:
+                    own["weights"][item.name] = array
+                elif {"I", "H"} & set(item.shape):
+                    own["inputs"][item.name] = abs(array)
+                else:
+                    shared.setdefault(item.name, abs(array))
+            for name, arrays in own.items():
+                nested[name][-1].append(arrays)
+        width = directions * np.prod([axis_length(axis, sizes) for axis in output.shape[2:]])
+        sizes[first.shape[2]] = int(width)
+    return kernel, x, nested, shared
+
+
+def kernel_of(cell):
+    return cellgen.load(cell.definition.name) if cell in SHIPPED else cellgen.compile(cell)
+
+
+def composed(kernel, x, nested, shared, d_output, d_last, options, limits):
+    """What layers do, by hand: calls of the cell's functions on arrays without gaps."""
+    forward, backward = kernel.sequence_forward, kernel.sequence_backward
+    output = forward.function.results[0].name
+    takes = {a.name for a in backward.function.arguments}
+    tape = []
+    for layer in zip(*nested.values(), strict=True):
+        calls = []
+        for direction, own in enumerate(zip(*layer, strict=True)):
+            given = {"x": x, **shared} | {n: a for arrays in own for n, a in arrays.items()}
+            chosen = {**options, "reverse": bool(direction)}
+            calls.append((given, chosen, forward(**given, **chosen, save=True)))
+        x = np.concatenate([getattr(c[2], output).reshape(T, B, -1) for c in calls], axis=2)
+        tape.append(calls)
+    found = []
+    d_x = d_output
+    for layer, calls in reversed(list(enumerate(tape))):
+        parts = np.split(d_x, len(calls), axis=2)
+        one = []
+        for (given, chosen, result), part, last in zip(calls, parts, d_last[layer], strict=True):
+            known = {n: a for n, a in {**given, **result._asdict()}.items() if n in takes}
+            shape = getattr(result, output).shape
+            upstream = {f"d_{output}": np.ascontiguousarray(part).reshape(shape)}
+            upstream |= {f"d_{name}_last": array for name, array in last.items()}
+            gradients = backward(**known, **upstream, **chosen, **limits, saved=result.saved)
+            one.append(gradients._asdict())
+        d_x = sum(each["d_x"] for each in one)
+        found.insert(0, one)
+    return x, tape, found
+
+
+def near(found, expected):
+    # float64: the same sums over two layers of six steps, in another order where arrays have gaps.
+    return np.max(np.abs(found - expected), initial=0) <= 1e-11 * np.max(
+        np.abs(expected), initial=1
+    )
+
+
+@pytest.mark.parametrize("cell", [*SHIPPED, *PROVED], ids=lambda c: c.definition.name)
+def test_every_cell_stacks_with_all_options_together(cell):
+    kernel, x, nested, shared = described(cell)
+    options = {"lengths": LENGTHS, "mask": MASK, "reset": RESET}
+    turned = {"lengths": LENGTHS, "mask": MASK.T.copy(), "reset": RESET.T.copy()}
+    over_time = {a.name for a in kernel.sequence_forward.function.arguments if a.over_time}
+
+    def swap(arrays):
+        return {
+            n: np.ascontiguousarray(a.swapaxes(0, 1)) if n in over_time else a
+            for n, a in arrays.items()
+        }
+
+    layers = Layers(kernel, nested["weights"], threads=2)
+    run = layers.forward(
+        x.swapaxes(0, 1),
+        nested["states"],
+        inputs=[[swap(own) for own in layer] for layer in nested["inputs"]],
+        shared=swap(shared),
+        save=True,
+        batch_first=True,
+        **turned,
+    )
+    rng = np.random.default_rng(4)
+    d_output = rng.standard_normal(run.output.shape)
+    d_last = [
+        [{n: rng.standard_normal(a.shape) for n, a in own.items()} for own in layer]
+        for layer in run.last
+    ]
+    for name, limits in LIMITS.items():
+        output, tape, expected = composed(
+            kernel, x, nested, shared, d_output.swapaxes(0, 1), d_last, options, limits
+        )
+        assert near(run.output.swapaxes(0, 1), output)
+        found = layers.backward(run, d_output, d_last, **limits)
+        assert near(found.d_input.swapaxes(0, 1), sum(one["d_x"] for one in expected[0]))
+        sums = {}
+        for layer, direction in np.ndindex(2, 2):
+            for state, array in run.last[layer][direction].items():
+                assert np.array_equal(array, getattr(tape[layer][direction][2], f"{state}_last"))
+            one = expected[layer][direction]
+            for source in ("weights", "states", "inputs"):
+                given = nested[source][layer][direction]
+                gradients = getattr(found, f"d_{source}")[layer][direction]
+                assert set(gradients) == {n for n in given if f"d_{n}" in one}
+                for n, array in swap(gradients).items():
+                    assert near(array, one[f"d_{n}"]), (name, n)
+            for n in shared:
+                if f"d_{n}" in one:
+                    sums[n] = sums.get(n, 0) + one[f"d_{n}"]
+        assert set(found.d_shared) == set(sums)
+        for n, array in swap(found.d_shared).items():
+            assert near(array, sums[n]), (name, n)
+
+
+def test_layers_may_differ_in_width_and_one_direction_flattens_heads():
+    kernel, x, nested, _ = described(SLSTMHeads, directions=1)
+    run = Layers(kernel, nested["weights"]).forward(x, nested["states"], lengths=LENGTHS)
+    assert run.output.shape == (T, B, 6)
+    assert run.last[1][0]["h"].shape == (B, 2, 3)
+
+
+@pytest.mark.parametrize("shape", [(0, B, I), (T, 0, I)])
+def test_layers_of_nothing(shape):
+    kernel, _, nested, _ = described(LSTM)
+    layers = Layers(kernel, nested["weights"])
+    run = layers.forward(np.zeros(shape), save=True)
+    assert run.output.shape == (*shape[:2], 2 * H)
+    assert layers.backward(run, run.output).d_input.shape == shape
+
+
+def elapsed(change):
+    """Run CfC's layers with what is given changed."""
+    kernel, x, nested, shared = described(CfC)
+    given = {"x": x, "states": nested["states"], "inputs": None, "shared": shared}
+    given |= change(nested, shared)
+    return Layers(kernel, nested["weights"]).forward(given.pop("x"), **given, save=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda n, s: {"shared": {}},
+            r"Layers\(cfc\).forward, layer 0, direction 0: ts is missing, expected an array "
+            r"\(T, B, 1\) in shared, or in inputs",
+        ),
+        (lambda n, s: {"inputs": [[s, s], [s, s]]}, "ts is given in shared and as inputs"),
+        (lambda n, s: {"shared": {**s, "x": s["ts"]}}, "x is given in shared and as x"),
+        (lambda n, s: {"shared": {**s, "tss": s["ts"]}}, "unknown 'tss' in shared; did you mean"),
+        (lambda n, s: {"inputs": [[{}, {}]]}, r"inputs is nested as \[2\], expected \[2, 2\]"),
+        (lambda n, s: {"x": np.ones((T, B))}, r"x has 2 axes, shape \(6, 4\), expected 3"),
+        (lambda n, s: {"x": [[[1.0]]]}, "x is a list, expected a numpy.ndarray"),
+        (
+            lambda n, s: {"shared": {"ts": s["ts"][:2]}},
+            r"layer 0, direction 0: .*ts has shape \(2, 4, 1\), expected \(T, B, 1\)",
+        ),
+    ],
+)
+def test_what_is_given_wrongly_is_answered_with_layer_and_direction(change, message):
+    with pytest.raises(ArgumentError, match=message):
+        elapsed(change)
+
+
+def test_a_gradient_of_another_shape_is_refused():
+    kernel, x, nested, _ = described(LIF)
+    layers = Layers(kernel, nested["weights"])
+    run = layers.forward(x, save=True)
+    with pytest.raises(ArgumentError, match=r"d_output has shape \(6, 4, 5\), expected that of"):
+        layers.backward(run, np.ones((T, B, H)))
+    with pytest.raises(
+        ArgumentError, match=r"layer 1, direction 0: lif.sequence_backward: bp_lim and win"
+    ):
+        layers.backward(run, run.output, window=1, bp_lim=1)
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -142,6 +347,11 @@ def test_batch_first_and_zero_states_are_the_same_layers():
         (lambda k, w: Layers(k, [w[0] * 3]), "layer 0 has 3 directions"),
         (lambda k, w: Layers(k, [w[0], w[0] * 2]), "layer 1 has 2 directions"),
         (lambda k, w: Layers(k, w, output="z"), "output is 'z', expected one of h"),
+        (lambda k, w: Layers(k, w, reads="h"), "reads is 'h', expected one of x"),
+        (
+            lambda k, w: Layers(k, w).forward(np.ones((T, B, I)), masks=MASK),
+            "unknown option 'masks'; did you mean 'mask'",
+        ),
         (lambda k, w: Layers(k, w).forward(np.ones((T, B, I)), reverse=True), "last_only and rev"),
         (
             lambda k, w: Layers(k, w).backward(Layers(k, w).forward(np.ones((T, B, I)))),
