@@ -18,6 +18,10 @@ from cellgen.goldens import FLOAT64_BAR, Measurement
 Arrays: TypeAlias = dict[str, np.ndarray]
 Run: TypeAlias = Callable[[Arrays, Mapping[str, Any]], Arrays]
 
+Beyond: TypeAlias = Mapping[tuple[str, str], tuple[float, str]]
+"""Figures above the bar by (group, figure): what they may be instead, and why. The limits are 1.3
+to 1.5 times the largest that was measured (AVX-512, AVX2 without fma, exact functions)."""
+
 FIGURES = ("worst nrm", "worst elt", "median nrm", "median elt")
 ROOT = goldens.folder()
 assert ROOT is not None, "tests run in a checkout"
@@ -51,23 +55,26 @@ def measured(
     return items
 
 
-def bars(groups: tuple[str, ...], beyond: Mapping[tuple[str, str], str]) -> list[Any]:
-    """Parameters (group, figure) of the float32 test; what misses its bar is named with a cause."""
+def bars(groups: tuple[str, ...], beyond: Beyond) -> list[Any]:
+    """Parameters (group, figure, limit) of the float32 test: None, or what ``beyond`` says."""
+    assert {group for group, _ in beyond} <= set(groups)
     found = []
     for group in groups:
         for figure in FIGURES:
-            reason = beyond.get((group, figure))
-            marks = [pytest.mark.xfail(reason=reason, strict=False)] if reason else []
             name = f"{group}-{figure}".replace(" ", "_")
-            found.append(pytest.param(group, figure, marks=marks, id=name))
+            limit = beyond.get((group, figure), (None, ""))[0]
+            found.append(pytest.param(group, figure, limit, id=name))
     return found
 
 
-def check_float32(items: list[Measurement], group: str, figure: str) -> None:
-    """The figure of a group is within decision 23's bar."""
+def check_float32(
+    items: list[Measurement], group: str, figure: str, limit: float | None = None
+) -> None:
+    """The figure of a group is within decision 23's bar, or a limit of its own that has a cause."""
     standing = {s.group: s for s in goldens.standings(items)}[group]
     found, bar = standing.pairs[figure]
-    assert found <= bar, f"{found:.2e} of {bar:.2e} over {standing.arrays} arrays"
+    arrays = f"over {standing.arrays} arrays"
+    assert found <= max(bar, limit or 0), f"{found:.2e} of {bar:.2e}, {limit}, {arrays}"
 
 
 def check_float64(items: list[Measurement]) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from peers import ROOT, Arrays, bars, check_float32, check_float64, expected, measured
+from peers import ROOT, Arrays, Beyond, bars, check_float32, check_float64, expected, measured
 
 from cellgen import goldens
 from cellgen.compat import mygrad
@@ -23,22 +22,31 @@ ORDER = (
     "each pre-activation is one chain of multiply-adds over the input and the state (decision 22), "
     "mygrad's is the sum of two products; {}"
 )
-BEYOND: Mapping[tuple[str, str], str] = {
-    ("mygrad gru fwd", "worst nrm"): ORDER.format(
-        "one entry of gru_c (2.6e-7, bar 2.3e-7); 2.9e-7 with correctly rounded functions"
+BEYOND: Beyond = {
+    ("mygrad gru fwd", "worst nrm"): (
+        3.5e-7,
+        ORDER.format(
+            "one entry of gru_c (2.6e-7, bar 2.3e-7); 2.9e-7 with correctly rounded functions"
+        ),
     ),
-    ("mygrad gru bwd", "worst elt"): "one entry of gru_c_s0's grad.Wr, 5e-5 where others reach 1, "
-    "left of 54 terms that cancel: off by 8e-8 (7.6e-5, bar 7.0e-5)",
-    ("mygrad gru (sat) fwd", "median nrm"): ORDER.format(
-        "a median of one array (1.7e-7, bar 1.6e-7); 1.7e-7 with correctly rounded functions"
+    ("mygrad gru bwd", "worst elt"): (
+        1.6e-4,
+        "one entry of gru_c_s0's grad.Wr, 5e-5 where others reach 1, "
+        "left of 54 terms that cancel: off by 8e-8 (7.6e-5, bar 7.0e-5)",
     ),
-    (
-        "mygrad gru (sat) bwd",
-        "worst elt",
-    ): "2.0e-4, bar 9.8e-5, with a tanh within 2.5 ulp, as it is "
-    "without fma: one h that should be 1 - 6e-8 is 1, and 1 - h^2 is 0",
+    ("mygrad gru (sat) fwd", "median nrm"): (
+        2.6e-7,
+        ORDER.format(
+            "a median of one array (1.7e-7, bar 1.6e-7); 1.7e-7 with correctly rounded functions"
+        ),
+    ),
+    ("mygrad gru (sat) bwd", "worst elt"): (
+        2.8e-4,
+        "2.0e-4, bar 9.8e-5, with a tanh within 2.5 ulp, as it is "
+        "without fma: one h that should be 1 - 6e-8 is 1, and 1 - h^2 is 0",
+    ),
 }
-"""Figures above the bar, and why."""
+"""Figures above the bar: what they may be, and why; see ``peers.Beyond``."""
 
 
 class Tensor:
@@ -73,9 +81,9 @@ def every(dtype: str) -> list[Measurement]:
     return [item for path in FILES if f"_f{dtype[5:]}." in path.name for item in run(path)]
 
 
-@pytest.mark.parametrize(("group", "figure"), bars(GROUPS, BEYOND))
-def test_float32_is_within_mygrads_bar(group: str, figure: str) -> None:
-    check_float32(every("float32"), group, figure)
+@pytest.mark.parametrize(("group", "figure", "limit"), bars(GROUPS, BEYOND))
+def test_float32_is_within_mygrads_bar(group: str, figure: str, limit: float | None) -> None:
+    check_float32(every("float32"), group, figure, limit)
 
 
 def test_float64_agrees_to_1e_13_of_the_largest_entry() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from peers import ROOT, Arrays, bars, check_float32, check_float64, expected, measured
+from peers import ROOT, Arrays, Beyond, bars, check_float32, check_float64, expected, measured
 
 from cellgen import goldens, load
 from cellgen.compat import tf
@@ -31,14 +31,20 @@ GROUPS = tuple(
     for kind in kinds
     for op, direction in ((forward, "fwd"), (backward, "bwd"))
 )
-BEYOND: Mapping[tuple[str, str], str] = {
-    ("GRUBlockCell (sat) fwd", "worst elt"): "1.2e-6, bar 1.0e-6, where tanh is within 2.5 ulp, as "
-    "without fma: one entry left of two terms that cancel (0.082 - 0.140), off by 5 ulp of those",
-    ("BlockLSTMV2 (sat) fwd", "worst elt"): "one entry of cs, co and h that is left of two terms "
-    "which cancel (0.90291 - 0.90354), off by 1.3 ulp of those terms; sigmoid(16.35) is 1, not "
-    "1 - 6e-8; the peer's figure is of 7 arrays",
+BEYOND: Beyond = {
+    ("GRUBlockCell (sat) fwd", "worst elt"): (
+        1.6e-6,
+        "1.2e-6, bar 1.0e-6, where tanh is within 2.5 ulp, as without fma: one entry left of two "
+        "terms that cancel (0.082 - 0.140), off by 5 ulp of those",
+    ),
+    ("BlockLSTMV2 (sat) fwd", "worst elt"): (
+        8.5e-5,
+        "one entry of cs, co and h that is left of two terms "
+        "which cancel (0.90291 - 0.90354), off by 1.3 ulp of those terms; sigmoid(16.35) is 1, not "
+        "1 - 6e-8; the peer's figure is of 7 arrays",
+    ),
 }
-"""Figures above the bar, and why."""
+"""Figures above the bar: what they may be, and why; see ``peers.Beyond``."""
 
 
 # --- how a file is run ---------------------------------------------------------------------------
@@ -130,9 +136,9 @@ def every(dtype: str, clip_gradient: str = "straight_through") -> list[Measureme
 # --- at the bar ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("group", "figure"), bars(GROUPS, BEYOND))
-def test_float32_is_within_tensorflows_bar(group: str, figure: str) -> None:
-    check_float32(every("float32"), group, figure)
+@pytest.mark.parametrize(("group", "figure", "limit"), bars(GROUPS, BEYOND))
+def test_float32_is_within_tensorflows_bar(group: str, figure: str, limit: float | None) -> None:
+    check_float32(every("float32"), group, figure, limit)
 
 
 def test_every_group_is_compared() -> None:

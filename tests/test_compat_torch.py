@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from peers import ROOT, Arrays, bars, check_float32, check_float64, expected, measured
+from peers import ROOT, Arrays, Beyond, bars, check_float32, check_float64, expected, measured
 
 from cellgen import goldens
 from cellgen.compat import torch
@@ -27,22 +27,29 @@ ULPS = (
     "tanh and sigmoid are within 2.54 ulp by default and within 1.7 with CELLGEN_MATH=exact, which "
     "reaches this bar; saturated and nearly cancelled entries show it: "
 )
-BEYOND: Mapping[tuple[str, str], str] = {
-    ("torch.nn.GRU fwd", "worst elt"): ULPS + "3.5e-5, bar 3.3e-5",
-    ("torch.nn.GRU (sat) fwd", "worst elt"): ULPS + "2.0e-6, bar 1.6e-6",
-    ("torch.nn.GRU (sat) fwd", "median elt"): ULPS + "1.9e-6, bar 7.9e-7, a median of two arrays",
-    ("torch.nn.GRU (sat) bwd", "worst elt"): ULPS + "2.8e-4, bar 2.5e-4",
-    ("torch.nn.GRU (sat) bwd", "median nrm"): ULPS + "4.87e-7, bar 4.86e-7",
-    ("torch.nn.GRU (sat) bwd", "median elt"): ULPS + "1.6e-4, bar 1.3e-4",
-    ("torch.nn.LSTM (sat) bwd", "median nrm"): ULPS + "5.0e-7, bar 4.6e-7",
-    ("torch.nn.GRU bwd", "worst elt"): "with the exact functions one entry of "
-    "gru_bidir2_packed_bf's grad.weight_ih_l1, 9e-4 where others reach 4, left of 24 terms that "
-    "cancel: off by 5e-7 (9.1e-5, bar 6.2e-5)",
-    ("torch.nn.GRU (sat) fwd", "median nrm"): "with the exact functions a median of two arrays "
-    "(3.1e-7, bar 2.8e-7): the chain of 10 products of a saturated pre-activation is rounded in "
-    "another order (decision 22)",
+BEYOND: Beyond = {
+    ("torch.nn.GRU fwd", "worst elt"): (4.5e-5, ULPS + "3.5e-5, bar 3.3e-5"),
+    ("torch.nn.GRU (sat) fwd", "worst elt"): (2.6e-6, ULPS + "2.0e-6, bar 1.6e-6"),
+    ("torch.nn.GRU (sat) fwd", "median elt"): (
+        2.5e-6,
+        ULPS + "1.9e-6, bar 7.9e-7, a median of two arrays",
+    ),
+    ("torch.nn.GRU (sat) bwd", "worst elt"): (3.7e-4, ULPS + "2.8e-4, bar 2.5e-4"),
+    ("torch.nn.GRU (sat) bwd", "median nrm"): (7e-7, ULPS + "4.87e-7, bar 4.86e-7"),
+    ("torch.nn.GRU (sat) bwd", "median elt"): (2.1e-4, ULPS + "1.6e-4, bar 1.3e-4"),
+    ("torch.nn.LSTM (sat) bwd", "median nrm"): (6.5e-7, ULPS + "5.0e-7, bar 4.6e-7"),
+    ("torch.nn.GRU bwd", "worst elt"): (
+        1.2e-4,
+        "with the exact functions one entry of gru_bidir2_packed_bf's grad.weight_ih_l1, 9e-4 "
+        "where others reach 4, left of 24 terms that cancel: off by 5e-7 (9.1e-5, bar 6.2e-5)",
+    ),
+    ("torch.nn.GRU (sat) fwd", "median nrm"): (
+        4e-7,
+        "with the exact functions a median of two arrays (3.1e-7, bar 2.8e-7): the chain of 10 "
+        "products of a saturated pre-activation is rounded in another order (decision 22)",
+    ),
 }
-"""Figures above the bar, and why."""
+"""Figures above the bar: what they may be, and why; see ``peers.Beyond``."""
 
 
 def call(meta: Mapping[str, Any], z: Arrays) -> tuple[tuple[np.ndarray, ...], Any]:
@@ -91,9 +98,9 @@ def every(dtype: str) -> list[Measurement]:
     return [item for path in FILES if f"_f{dtype[5:]}." in path.name for item in run(path)]
 
 
-@pytest.mark.parametrize(("group", "figure"), bars(GROUPS, BEYOND))
-def test_float32_is_within_torchs_bar(group: str, figure: str) -> None:
-    check_float32(every("float32"), group, figure)
+@pytest.mark.parametrize(("group", "figure", "limit"), bars(GROUPS, BEYOND))
+def test_float32_is_within_torchs_bar(group: str, figure: str, limit: float | None) -> None:
+    check_float32(every("float32"), group, figure, limit)
 
 
 def test_float64_agrees_to_1e_13_of_the_largest_entry() -> None:

@@ -2,8 +2,8 @@
 
 float32: the worst case at most twice the peer's own worst error (golden/README.md), the median not
 above it, by both measures: `nrm`, relative to the largest entry of an array, and `elt`, entry by
-entry. float64: 1e-13 relative to the largest entry. No tolerance here is wider than that; what does
-not reach it is listed in BEYOND with its cause.
+entry. float64: 1e-13 relative to the largest entry. What does not reach that is listed in BEYOND with a
+limit of its own and its cause.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ ROUNDING = (
 )
 FEW = "a median of {} arrays is one or two draws; that of all 755 is below the peers'"
 BEYOND = {
-    ("elman", "torch.nn.RNNCell fwd", "worst elt"): ROUNDING.format(2),
-    ("elman", "torch.nn.RNNCell fwd", "median elt"): FEW.format(1),
-    ("elman", "torch.nn.RNNCell bwd", "median nrm"): FEW.format(6),
-    ("elman_relu", "torch.nn.RNNCell fwd", "median nrm"): FEW.format(1),
-    ("gru", "cell:gru_reset_after fwd", "median nrm"): FEW.format(1),
-    ("lstm", "cell:lstm fwd", "median elt"): FEW.format(2),
-    ("lstm", "torch.nn.LSTMCell fwd", "median elt"): FEW.format(4),
-    ("slstm_heads", "cell:slstm_sigf_heads2 fwd", "worst elt"): ROUNDING.format(8),
-    ("lru", "cell:lru fwd", "worst elt"): ROUNDING.format(3),
-    ("lru", "cell:lru bwd", "worst elt"): ROUNDING.format(11),
-    ("li_gru", "cell:ligru fwd", "median nrm"): FEW.format(1),
-    ("ind_rnn", "cell:indrnn_tanh fwd", "median elt"): FEW.format(1),
-    ("min_gru", "cell:mingru fwd", "median elt"): FEW.format(1),
-    ("min_gru_log", "cell:mingru_g fwd", "median elt"): FEW.format(1),
-    ("min_lstm", "cell:minlstm fwd", "median elt"): FEW.format(1),
-    ("recurrent_highway_2_full", "cell:rhn_L2_full fwd", "median nrm"): FEW.format(1),
+    ("elman", "torch.nn.RNNCell fwd", "worst elt"): (4e-6, ROUNDING.format(2)),
+    ("elman", "torch.nn.RNNCell fwd", "median elt"): (4e-6, FEW.format(1)),
+    ("elman", "torch.nn.RNNCell bwd", "median nrm"): (1.5e-7, FEW.format(6)),
+    ("elman_relu", "torch.nn.RNNCell fwd", "median nrm"): (1.3e-7, FEW.format(1)),
+    ("lstm", "cell:lstm fwd", "median elt"): (3e-6, FEW.format(2)),
+    ("slstm_heads", "cell:slstm_sigf_heads2 fwd", "worst elt"): (1.6e-5, ROUNDING.format(8)),
+    ("lru", "cell:lru fwd", "worst elt"): (1.8e-5, ROUNDING.format(3)),
+    ("lru", "cell:lru bwd", "worst elt"): (1.5e-5, ROUNDING.format(11)),
+    ("li_gru", "cell:ligru fwd", "median nrm"): (1e-7, FEW.format(1)),
+    ("ind_rnn", "cell:indrnn_tanh fwd", "median elt"): (3e-6, FEW.format(1)),
+    ("min_gru", "cell:mingru fwd", "median elt"): (1.4e-6, FEW.format(1)),
+    ("min_gru_log", "cell:mingru_g fwd", "median elt"): (5e-7, FEW.format(1)),
+    ("min_lstm", "cell:minlstm fwd", "median elt"): (6e-6, FEW.format(1)),
+    ("recurrent_highway_2_full", "cell:rhn_L2_full fwd", "median nrm"): (2e-7, FEW.format(1)),
 }
-"""Figures above the bar, and why: see tests/golden/README.md, "Beyond the bar"."""
+"""Figures above the bar: what they may be, and why; tests/golden/README.md, "Beyond the bar".
+
+The limits are 1.3 to 1.5 times what was measured with AVX-512: other instruction sets round alike,
+but not in the same order."""
 
 
 @cache
@@ -67,8 +68,7 @@ def standings() -> list[object]:
         for group in groups:
             for figure in ("worst nrm", "worst elt", "median nrm", "median elt"):
                 key = (cell, group, figure)
-                marks = [pytest.mark.xfail(reason=BEYOND[key])] if key in BEYOND else []
-                found.append(pytest.param(*key, marks=marks, id="-".join(key).replace(" ", "_")))
+                found.append(pytest.param(*key, id="-".join(key).replace(" ", "_")))
     return found
 
 
@@ -85,7 +85,12 @@ def groups_of(meta: dict) -> list[str]:
 @pytest.mark.parametrize(("cell", "group", "figure"), standings())
 def test_float32_is_within_the_peers_bar(cell: str, group: str, figure: str) -> None:
     found, bar = standing(cell, group).pairs[figure]
-    assert found <= bar, f"{found:.2e} of {bar:.2e}"
+    limit, why = BEYOND.get((cell, group, figure), (bar, ""))
+    assert found <= max(bar, limit), f"{found:.2e} of {bar:.2e}, {limit:.2e}: {why}"
+
+
+def test_what_stands_beyond_the_bar_is_compared() -> None:
+    assert {key[:2] for key in BEYOND} <= {p.values[:2] for p in standings()}
 
 
 def standing(cell: str, group: str) -> Standing:
