@@ -2,8 +2,8 @@
 
 float32: the worst case at most twice the peer's own worst error (golden/README.md), the median not
 above it, by both measures: `nrm`, relative to the largest entry of an array, and `elt`, entry by
-entry. float64: 1e-13 relative to the largest entry. What does not reach that is listed in BEYOND with a
-limit of its own and its cause.
+entry. float64: 1e-13 relative to the largest entry. What does not reach that is listed in BEYOND
+with a limit of its own and its cause.
 """
 
 from __future__ import annotations
