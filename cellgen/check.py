@@ -629,32 +629,46 @@ def _prove_sequences(subject: _Subject, rng: np.random.Generator) -> list[Row]:
 
 
 def _prove_options(subject: _Subject, kernel: Kernel, rng: np.random.Generator) -> list[Row]:
-    """Compare with the equations where lengths, mask, reset and reverse are all given.
+    """Compare with the equations where many options are given at once.
 
-    Inputs of the steps that do not count are NaN: a result that depends on one shows it.
+    Inputs of the steps that do not count are NaN, and upstream gradients of outputs that show
+    nothing: a result that depends on one shows it.
     """
     definition = subject.definition
     point = _point(subject, (4, *GRADIENT_SIZES[1 : len(definition.dims)]), rng)
     sizes = {**point.sizes, "T": 8}
     mask, reset = rng.random((8, 4)) < 0.7, rng.random((8, 4)) < 0.3
-    options = Options(np.array([8, 5, 0, 3]), mask, reset, reverse=True)
-    counts = mask & (np.arange(8)[:, None] < np.asarray(options.lengths))
+    rows = Options(np.array([8, 5, 0, 3]), mask, reset, reverse=True)
+    cases = (
+        (replace(rows, last_only=True), 8),
+        (replace(rows, batch_first=True, zero_output_for_mask=True, window=3), None),
+    )
+    counts = mask & (np.arange(8)[:, None] < np.asarray(rows.lengths))
     scalars = {str(v.name) for v in definition.with_role(Role.SCALAR)}
     arrays = {n: a for n, a in point.arguments.items() if n not in scalars}
     for value in definition.with_role(Role.INPUT):
         stacked = np.array([_normal(rng, value, sizes) for _ in range(8)])
         where = counts.reshape(8, 4, *(1,) * (stacked.ndim - 2))
         arrays[str(value.name)] = np.where(where, stacked, np.nan)
-    shapes = run_steps(definition, arrays, sizes, options).results
+    shapes = run_steps(definition, arrays, sizes, rows).results
     upstream: Arguments = {
         f"d_{n}": np.asarray(rng.standard_normal(a.shape)) for n, a in shapes.items()
     }
-    found = forward_errors(kernel, definition, arrays, sizes, "float64", options)
-    gradients = gradient_errors(kernel, definition, arrays, upstream, sizes, rng, options)
-    note = "lengths, mask, reset, reverse; NaN where no step counts"
+    found, gradients = dict[str, float](), dict[str, float]()
+    for options, limit in cases:
+        one = forward_errors(kernel, definition, arrays, sizes, "float64", options)
+        two = gradient_errors(kernel, definition, arrays, upstream, sizes, rng, options, limit)
+        for errors, new in ((found, one), (gradients, two)):
+            for name, error in new.items():
+                _raise_to(errors, name, error)
+    note = "lengths, mask, reset, reverse; also batch_first, zero_output_for_mask"
+    nans = "NaN where nothing counts"
     return [
-        judged("C sequence_forward with options", found, SEQUENCE_BARS["float64"], note),
-        judged("C sequence_backward with options", gradients, SEQUENCE_BARS["gradient"], note),
+        judged(f"C {way} with options", errors, SEQUENCE_BARS[bar], f"{note}, {more}; {nans}")
+        for way, errors, bar, more in (
+            ("sequence_forward", found, "float64", "last_only"),
+            ("sequence_backward", gradients, "gradient", "window, bp_lim"),
+        )
     ]
 
 

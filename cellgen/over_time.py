@@ -48,7 +48,8 @@ def run_steps(
 ) -> Sequence:
     """Interpret the equations for ``sizes["T"]`` steps, those of each row that count.
 
-    Inputs are (T, B, ...), states the initial ones, scalars the defaults unless given.
+    Inputs, mask and reset are (T, B, ...) whatever ``batch_first`` says, states the initial ones,
+    scalars the defaults unless given. Derivatives end where ``window`` cuts.
     """
     following = {str(s.name): definition.next_state(s) for s in definition.states}
     wanted = tuple(dict.fromkeys((*definition.outputs, *following.values())))
@@ -58,8 +59,10 @@ def run_steps(
     state = {name: arguments[name] for name in following}
     states_after = {str(new.name): name for name, new in following.items()}
     started = np.zeros(sizes["B"], bool)
-    for t in range(sizes["T"])[:: -1 if options.reverse else 1]:
+    for order, t in enumerate(_order(options, sizes["T"])):
         inside, counts, fresh = _flags_at(options, t, sizes["B"])
+        if options.window and order and order % options.window == 0:
+            state = {name: np.real(a) for name, a in state.items()}
         state = {name: _where(fresh, 0 * a, a) for name, a in state.items()}
         now = {n: a for n, a in arguments.items() if n not in state}
         now |= {n: _where(counts, now[n][t], np.zeros_like(now[n][t])) for n in inputs & now.keys()}
@@ -79,9 +82,47 @@ def run_steps(
 
 
 def _keywords(options: Options) -> dict[str, object]:
-    """Name the options that both functions take and the interpreter knows."""
-    names = ("lengths", "mask", "reset", "reverse", "zero_output_for_mask")
-    return {name: getattr(options, name) for name in names}
+    """Name the options that both functions take, as a call wants them."""
+    names = ("lengths", "reverse", "batch_first", "zero_output_for_mask")
+    flags = {name: getattr(options, name) for name in ("mask", "reset")}
+    if options.batch_first:
+        flags = {n: a if a is None else np.ascontiguousarray(a.T) for n, a in flags.items()}
+    return {**{name: getattr(options, name) for name in names}, **flags}
+
+
+def _turned(kernel: Kernel, arrays: Mapping[str, Array], options: Options) -> dict[str, Array]:
+    """Lay arrays over time as a call takes them, or lay its results time-first."""
+    if not options.batch_first:
+        return dict(arrays)
+    functions = [kernel.functions[f"sequence_{way}"].function for way in ("forward", "backward")]
+    items = [item for f in functions for item in (*f.arguments, *f.results) if item.over_time]
+    timed = {item.name for item in items}
+    return {
+        name: np.ascontiguousarray(a.swapaxes(0, 1)) if name in timed else a
+        for name, a in arrays.items()
+    }
+
+
+def _order(options: Options, steps: int) -> range:
+    return range(steps)[:: -1 if options.reverse else 1]
+
+
+def _poisoned(upstream: Mapping[str, Array], options: Options) -> dict[str, Array]:
+    """Put NaN into gradients of outputs that show nothing: beyond lengths, where the mask zeroes,
+    and before the first step that counts."""
+    timed = {n for n in upstream if not n.endswith("_last")}
+    steps, rows = next(upstream[n].shape[:2] for n in timed)
+    shown, started = np.zeros((steps, rows), bool), np.zeros(rows, bool)
+    for t in _order(options, steps):
+        inside, counts, _ = _flags_at(options, t, rows)
+        started |= counts
+        shown[t] = counts | (inside & started & (not options.zero_output_for_mask))
+    return {
+        n: np.where(shown.reshape(steps, rows, *(1,) * (a.ndim - 2)), a, np.nan)
+        if n in timed
+        else a
+        for n, a in upstream.items()
+    }
 
 
 def _flags_at(options: Options, t: int, rows: int) -> tuple[Array, Array, Array]:
@@ -108,13 +149,18 @@ def forward_errors(
     dtype: str,
     options: Options = NONE,
 ) -> dict[str, float]:
-    """Compare ``sequence_forward`` with the equations.
+    """Compare ``sequence_forward`` with the equations; with ``last_only`` both with and without it.
 
     Errors are relative to the largest entry, or to what rounding each argument once can do to it
     where that is more: a division by nearly zero magnifies it.
     """
     call = {name: np.asarray(a, dtype, order="C") for name, a in arguments.items()}
-    found = kernel.functions["sequence_forward"](out=None, **call, **_keywords(options))
+    given = {**_turned(kernel, call, options), **_keywords(options)}
+    runs = []
+    for last_only in {False: None, bool(options.last_only): None}:
+        result = kernel.functions["sequence_forward"](out=None, **given, last_only=last_only)
+        found = {n: a for n, a in result._asdict().items() if a is not None}
+        runs.append(_turned(kernel, found, options))
     wide = {name: a.astype(np.float64) for name, a in call.items()}
     exact = run_steps(definition, wide, sizes, options).results
     scales = {name: _largest(a) for name, a in exact.items()}
@@ -123,10 +169,13 @@ def forward_errors(
         nudged = {n: a * (1 + NUDGE * rng.choice([-1, 1], size=a.shape)) for n, a in wide.items()}
         for name, array in run_steps(definition, nudged, sizes, options).results.items():
             scales[name] = max(scales[name], _largest(array - exact[name]) / NUDGE)
-    return {
-        name: _largest(getattr(found, name).astype(np.float64) - expected) / (scales[name] or 1.0)
-        for name, expected in exact.items()
-    }
+    errors: dict[str, float] = {}
+    for name, expected in exact.items():
+        for found in runs:
+            if name in found or not options.last_only:
+                error = _largest(found[name].astype(np.float64) - expected) / (scales[name] or 1.0)
+                errors[name] = max(errors.get(name, 0.0), error if error >= 0 else np.inf)
+    return errors
 
 
 def _largest(array: Array) -> float:
@@ -141,26 +190,35 @@ def gradient_errors(
     sizes: Mapping[str, int],
     rng: np.random.Generator,
     options: Options = NONE,
+    bp_lim: int | None = None,
 ) -> dict[str, float]:
     """Compare every gradient of ``sequence_backward`` with the complex step, in float64.
 
     Each gradient is compared along one random direction; errors are relative to the sum of the
-    sizes of the terms, since terms of either sign may cancel.
+    sizes of the terms, since terms of either sign may cancel. Upstream gradients of outputs that
+    show nothing are NaN in the call. With ``bp_lim``, as many steps as there are, the gradients
+    that are truncated term by term are compared too.
     """
-    chosen = _keywords(options)
-    result = kernel.functions["sequence_forward"](out=None, **arguments, **chosen, save=True)
+    chosen, turned = _keywords(options), _turned(kernel, arguments, options)
+    result = kernel.functions["sequence_forward"](out=None, **turned, **chosen, save=True)
     outputs = {str(v.name): getattr(result, str(v.name)) for v in definition.outputs}
-    gradients = kernel.functions["sequence_backward"](
-        out=None, **arguments, **outputs, **upstream, **chosen, saved=result.saved
-    )
-    errors = {}
-    for gradient, array in gradients._asdict().items():
+    given = {**turned, **outputs, **_turned(kernel, _poisoned(upstream, options), options)}
+    runs = []
+    for limit in ({"window": options.window}, *([{"bp_lim": bp_lim}] if bp_lim else [])):
+        found = kernel.functions["sequence_backward"](
+            out=None, **given, **chosen, **limit, saved=result.saved
+        )
+        runs.append(_turned(kernel, found._asdict(), options))
+    errors: dict[str, float] = {}
+    for gradient in runs[0]:
         name = gradient.removeprefix("d_")
-        direction = rng.standard_normal(array.shape)
+        direction = rng.standard_normal(arguments[name].shape)
         moved = {**arguments, name: arguments[name] + 1j * STEP * direction}
         results = run_steps(definition, moved, sizes, options).results
         loss = sum(np.sum(a * upstream[f"d_{n}"]) for n, a in results.items())
-        terms = array * direction
-        size = float(np.sum(np.abs(terms))) or 1.0
-        errors[gradient] = float(abs(np.sum(terms) - np.imag(loss) / STEP)) / size
+        for run in runs:
+            terms = run[gradient] * direction
+            size = float(np.sum(np.abs(terms))) or 1.0
+            error = float(abs(np.sum(terms) - np.imag(loss) / STEP)) / size
+            errors[gradient] = max(errors.get(gradient, 0.0), error if error >= 0 else np.inf)
     return errors
