@@ -83,11 +83,13 @@ def run_steps(
 
 def _keywords(options: Options) -> dict[str, object]:
     """Name the options that both functions take, as a call wants them."""
-    names = ("lengths", "reverse", "batch_first", "zero_output_for_mask")
+    names = ("lengths", "reverse", "zero_output_for_mask")
+    chosen = {name: getattr(options, name) for name in names}
     flags = {name: getattr(options, name) for name in ("mask", "reset")}
     if options.batch_first:
+        chosen["batch_first"] = True
         flags = {n: a if a is None else np.ascontiguousarray(a.T) for n, a in flags.items()}
-    return {**{name: getattr(options, name) for name in names}, **flags}
+    return {**chosen, **flags}
 
 
 def _turned(kernel: Kernel, arrays: Mapping[str, Array], options: Options) -> dict[str, Array]:
@@ -157,8 +159,8 @@ def forward_errors(
     call = {name: np.asarray(a, dtype, order="C") for name, a in arguments.items()}
     given = {**_turned(kernel, call, options), **_keywords(options)}
     runs = []
-    for last_only in {False: None, bool(options.last_only): None}:
-        result = kernel.functions["sequence_forward"](out=None, **given, last_only=last_only)
+    for more in ({}, *([{"last_only": True}] if options.last_only else [])):
+        result = kernel.functions["sequence_forward"](out=None, **given, **more)
         found = {n: a for n, a in result._asdict().items() if a is not None}
         runs.append(_turned(kernel, found, options))
     wide = {name: a.astype(np.float64) for name, a in call.items()}
@@ -171,10 +173,9 @@ def forward_errors(
             scales[name] = max(scales[name], _largest(array - exact[name]) / NUDGE)
     errors: dict[str, float] = {}
     for name, expected in exact.items():
-        for found in runs:
-            if name in found or not options.last_only:
-                error = _largest(found[name].astype(np.float64) - expected) / (scales[name] or 1.0)
-                errors[name] = max(errors.get(name, 0.0), error if error >= 0 else np.inf)
+        for found in (runs[0], *(run for run in runs[1:] if name in run)):
+            error = _largest(found[name].astype(np.float64) - expected) / (scales[name] or 1.0)
+            errors[name] = max(errors.get(name, 0.0), error if error >= 0 else np.inf)
     return errors
 
 
