@@ -22,7 +22,8 @@ enum { CHUNK = 1 << 14, BLOCK = 1 << 8 };
 
 #define FUNCTIONS(F)                                                                               \
     F(exp) F(expm1) F(log) F(log1p) F(tanh) F(sigmoid) F(softplus) F(log_sigmoid)                  \
-    F(sqrt) F(sin) F(cos) F(erf) F(abs) F(sign) F(relu) F(hard_sigmoid)
+    F(sqrt) F(sin) F(cos) F(erf) F(abs) F(sign) F(relu) F(hard_sigmoid)                            \
+    F(quick_tanh) F(quick_sigmoid)
 
 #define LOOPS(NAME)                                                                                \
     static void NAME##_f32(const float *restrict x, float *restrict y)                             \
