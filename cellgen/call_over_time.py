@@ -60,8 +60,9 @@ class Options:
     ``lengths`` (B): steps of each row that count, from the first on; 0 is legal. ``mask`` (T, B),
     bool: False leaves a step out. ``reset`` (T, B), bool: True sets the state before a step to
     zero. ``reverse``: from the last step to the first. ``batch_first``: arrays over time, mask and
-    reset are (B, T, ...). ``zero_output_for_mask``: outputs of a step that ``mask`` leaves out are
-    zeros instead of the step before's (Keras' name). ``last_only``: no outputs over time.
+    reset are (B, T, ...). ``zero_output_for_mask``: states over time of a step that ``mask`` leaves
+    out are zeros instead of the step before's (Keras' name); outputs that are no states (SRU's h, a
+    gate) are zeros there in any case. ``last_only``: no outputs over time, final states alone.
     ``window``: no gradient passes from a step that is a multiple of it to the one before; 0: all
     do. ``plan``: how to run, as
     ``sequence_forward.plan(...)`` gives it or with changes; results do not depend on it.
@@ -93,12 +94,12 @@ OPTION_TEXTS = {
     "saved": "what sequence_forward(..., save=True) gave as saved",
     "threads": "how many; None: CELLGEN_NUM_THREADS, else all processors",
     "lengths": "(B) integers; steps of each row that count, 0 to T",
-    "mask": "(T, B) bool; False: the step does not count and keeps the state",
+    "mask": "(T, B) bool; False: the step does not count and keeps the states",
     "reset": "(T, B) bool; True: the state before the step is zero",
     "reverse": "from the last step to the first",
     "batch_first": "arrays over time are (B, T, ...)",
-    "zero_output_for_mask": "outputs of steps that mask leaves out are zeros, no repetitions",
-    "last_only": "no outputs over time",
+    "zero_output_for_mask": "states over time are zeros where mask leaves a step out",
+    "last_only": "no outputs over time, final states alone",
     "window": "steps; no gradient passes from a multiple of it to the step before; 0: all do",
     "bp_lim": "states that every term of the loss reaches; None: all",
     "plan": "how to run, as plan(...) of this function gives it",
@@ -344,7 +345,8 @@ class TimeFunction(KernelFunction):
             ("machine", "\n".join(os.uname())),
             ("call", f"{self.function.name} {dims} {checked.dtype} {count} {others}"),
         ]
-        plans = candidates(own, dims["T"], dims["B"])
+        chunked = self.function.name == "sequence_backward"
+        plans = candidates(own, dims["T"], dims["B"], chunked=chunked)
         call: Callable[..., Results] = self
         return measured(key, plans, lambda plan: call(**arguments, threads=count, plan=plan))
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from . import cache
-from .abi import ERROR_CODES
+from .abi import ERROR_CODES, UNFIT_PLAN
 from .errors import CellgenError
 from .plans import SequencePlan
 
@@ -25,11 +25,19 @@ MARGIN = 0.03
 """What another plan must gain, so that noise does not decide: the interquartile range of calls on a
 quiet machine."""
 
-UNFIT = ERROR_CODES[5]
+UNFIT = ERROR_CODES[UNFIT_PLAN]
+
+CHUNKS = (1, 2, 4)
+"""Lengths of a chunk of what is deferred, as multiples of the constant that plans are chosen by."""
 
 
-def candidates(plan: SequencePlan, steps: int, rows: int) -> tuple[SequencePlan, ...]:
-    """List the plans that may be faster than the chosen one, that one first."""
+def candidates(
+    plan: SequencePlan, steps: int, rows: int, *, chunked: bool = False
+) -> tuple[SequencePlan, ...]:
+    """List the plans that may be faster than the chosen one, that one first.
+
+    ``chunked``: the function has a deferred part, which follows in chunks of steps.
+    """
     found = [plan]
     if plan.threads > 1:
         found.append(replace(plan, by_units=not plan.by_units, hoist=False, unpacked=False))
@@ -37,6 +45,10 @@ def candidates(plan: SequencePlan, steps: int, rows: int) -> tuple[SequencePlan,
         shared = other.threads == 1 or other.by_units
         if shared and steps > 1 and rows < other.window_rows:
             found.append(replace(other, hoist=not other.hoist, unpacked=False))
+    if chunked and rows:
+        for multiple in CHUNKS:
+            fitting = min(max(multiple * plan.by.chunk_rows // rows, 1), steps)
+            found.append(replace(plan, chunk_rows=fitting * rows))
     return tuple(dict.fromkeys(found))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from functools import cache
@@ -19,6 +20,7 @@ from cellgen import (
     Scalar,
     State,
     Weight,
+    api,
     concat,
     exp,
     sigmoid,
@@ -29,6 +31,7 @@ from cellgen import (
 )
 from cellgen import sum as units_sum
 from cellgen.abi import axis_length
+from cellgen.build import compiler, instruction_set
 from cellgen.cells import GRU, LSTM, Elman, FastGRNN, GRUBlockCell, GRUResetBefore, SLSTMHeads
 from cellgen.check import check
 from cellgen.errors import ArgumentError
@@ -38,7 +41,7 @@ from cellgen.schedule.groups import Group
 from cellgen.schedule.plan import Kind, Loop, Product, Store
 from cellgen.schedule.sequence import Storage, meetings
 from cellgen.value import B
-from tests.conftest import TYPICAL
+from tests.conftest import TYPICAL, relative
 
 # float64: rounding of sums of up to 10^3 terms over up to 30 steps. float32: the same at 6e-8,
 # times the growth of a difference over the steps of these random cells (observed: below 2e-5).
@@ -444,3 +447,32 @@ def test_heads_run_side_by_side_with_equal_results_for_any_number_of_threads(siz
         loss = sum(np.sum(a * given[f"d_{n}"]) for n, a in stepped.items())
         terms = getattr(gradients, f"d_{name}") * direction
         assert abs(np.sum(terms) - np.imag(loss) / STEP) <= 1e-12 * np.sum(np.abs(terms)), name
+
+
+# --- other instruction sets ----------------------------------------------------------------------
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="flags of x86-64")
+@pytest.mark.parametrize("march", ["x86-64", "haswell"])
+@pytest.mark.parametrize("cell", [LSTM, GRUResetBefore], ids=["lstm", "gru_reset_before"])
+def test_other_instruction_sets_compute_the_same(cell, march, monkeypatch):
+    """SSE2 without fma, and AVX2 with it; what differs is the rounding of sums of some 40 terms
+    over five steps: 1e-6 and 3e-15 at most."""
+    if march == "haswell" and "AVX2" not in instruction_set(compiler()):
+        pytest.skip("this processor has no AVX2")
+    native = kernel_of(cell)
+    monkeypatch.setenv("CELLGEN_CFLAGS", f"-march={march}")
+    other = api.compile(cell)
+    assert ("AVX-512F" in instruction_set(compiler())) is False
+    given_back = {a.name for a in native.sequence_backward.function.arguments if not a.saved}
+    for dtype, bound in ((np.float32, 1e-5), (np.float64, 1e-14)):
+        given = inputs(native, (5, 9, 6, 35), dtype)
+        results = []
+        for kernel in (other, native):
+            found = kernel.sequence_forward(**given, save=True, threads=2)
+            known = {n: a for n, a in (given | found._asdict()).items() if n in given_back}
+            known["d_h"] = np.ones_like(found.h)
+            back = kernel.sequence_backward(**known, saved=found.saved, threads=2)
+            results.append({**found._asdict(), **back._asdict()})
+        for name in results[0].keys() - {"saved"}:
+            assert relative(results[0][name], results[1][name]) < bound, name

@@ -13,7 +13,7 @@ import cellgen
 from cellgen import tuning
 from cellgen.abi import axis_length
 from cellgen.errors import ArgumentError, CellgenError
-from cellgen.plans import SequencePlan
+from cellgen.plans import Constants, SequencePlan
 
 PLAN = SequencePlan(2, True, False, False, 192, 768, 1000)
 OTHER = replace(PLAN, by_units=False)
@@ -80,6 +80,15 @@ def test_few_plans_come_into_question():
     assert found == (PLAN, OTHER, replace(PLAN, hoist=True))
 
 
+def test_chunks_of_other_lengths_come_into_question():
+    plan = replace(PLAN, threads=1, chunk_rows=200, by=Constants(chunk_rows=300))
+    found = tuning.candidates(plan, 100, 200, chunked=True)
+    assert found == (plan, *(replace(plan, chunk_rows=n) for n in (600, 1200)))  # whole steps
+    few = tuning.candidates(plan, 4, 200, chunked=True)
+    assert [p.chunk_rows for p in few] == [200, 600, 800]  # no longer than the sequence
+    assert tuning.candidates(replace(plan, chunk_rows=0), 4, 0, chunked=True)
+
+
 @cache
 def kernel() -> cellgen.Kernel:
     return cellgen.load("gru_block_cell")
@@ -100,7 +109,8 @@ def test_a_measured_plan_gives_the_same_bits():
     outputs = {n: getattr(expected, n) for n in ("r", "u", "c", "h")}
     back = kernel().sequence_backward
     found = back.measure(**given, **outputs, saved=expected.saved, threads=1)
-    assert found.threads == 1
+    own = back.plan(**sizes, threads=1, dtype=np.float64)
+    assert found in tuning.candidates(own, 6, 2, chunked=True)
     turned = {**given, "x": np.ascontiguousarray(given["x"].swapaxes(0, 1))}
     assert run.measure(**turned, batch_first=True, threads=1).threads == 1
 
