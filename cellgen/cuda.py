@@ -17,6 +17,7 @@ import difflib
 import math
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from typing import Any, TypeAlias
 import cffi
 import numpy as np
 
-from . import nvcc
+from . import cublas, nvcc
 from .abi import ERROR_CODES, Argument, Function, Interface, axis_length, axis_terms
 from .arguments import as_steps
 from .build import Built, SourceFiles
@@ -42,7 +43,6 @@ SUFFIXES = {dtype: suffix for suffix, _, dtype in CUDA_STORES}
 BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "int64": 8, "bool": 1, "uint8": 1}
 CUDA_ERROR, CUBLAS_STATUS, DOES_NOT_FIT, NO_CUBLAS = 1000, 2000, 2998, 2999
 """Where the codes of ``cellgen_cuda.cuh`` begin."""
-CUBLAS = ("libcublas.so.13", "libcublas.so.12", "libcublas.so")
 ON_DEVICE = (2, 13)
 """Device types of DLPack: CUDA memory, managed memory."""
 _KINDS = {(2, 32): "float32", (2, 64): "float64", (4, 16): "bfloat16"}
@@ -340,23 +340,35 @@ class CudaKernel:
         return made
 
     def blas(self, device: int, path: str = "") -> object:
-        """Open cuBLAS for this thread and device; NULL where it is not installed."""
+        """Open cuBLAS for this thread and device; NULL and a warning where it is not installed."""
         library = self.library()
         key = (device, threading.get_ident())
         if key not in self._blas:
             self._blas[key] = library.ffi.NULL if self.emulated else _open_blas(library, path)
+            if self._blas[key] == library.ffi.NULL and not self.emulated:
+                warn_of_slow_products(self.name)
         return self._blas[key]
 
 
 def _open_blas(library: _Library, path: str) -> object:
     opened = library.ffi.new("void **")
-    for candidate in (path,) if path else CUBLAS:
+    for candidate in (path,) if path else cublas.candidates():
         code = library.lib.cellgen_cuda_blas_open(candidate.encode(), opened)
         if code == 0:
             return opened[0]
         if code != NO_CUBLAS:
             raise DeviceError(f"{library.name}: opening cuBLAS: {library.error(code)}")
     return library.ffi.NULL
+
+
+def warn_of_slow_products(name: str) -> None:
+    """Say that cuBLAS is missing and what runs instead."""
+    warnings.warn(
+        f"{name}: cuBLAS was not found (looked for {', '.join(cublas.NAMES)}, and in the wheels of "
+        f"CUDA); {cublas.FALLBACK}: {cublas.FIX}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def to_bfloat16(values: np.ndarray) -> np.ndarray:

@@ -13,11 +13,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cellgen
-from cellgen import build, cache, paths
+from cellgen import build, cache, cublas, nvcc, paths
 from cellgen.errors import CellgenError
 
 TRIAL = "#include <math.h>\n#include <stdint.h>\ndouble trial(double x) { return tanh(x); }\n"
@@ -43,7 +43,7 @@ class Finding:
 
 def examine() -> tuple[Finding, ...]:
     """Look at everything; nothing raises, what fails is a finding."""
-    findings = [_python(), *_installation(), *_compiler(), _header(), *_cache()]
+    findings = [_python(), *_installation(), *_compiler(), _header(), *_cache(), *_cuda()]
     return (*findings, *(_extra(*extra) for extra in EXTRAS))
 
 
@@ -135,6 +135,22 @@ def _cache() -> list[Finding]:
     found = cache.info()
     text = f"{found.path}, {found.entries} kernels, {size(found.bytes)}"
     return [Finding("cache folder", True, text), _guarded("cache access", usable)]
+
+
+def _cuda() -> list[Finding]:
+    """nvcc and cuBLAS, which only CUDA kernels need."""
+    compiler = _guarded("nvcc", _nvcc)
+    found = cublas.find()
+    text = found or f"not found: {cublas.FALLBACK}"
+    return [
+        replace(compiler, required=False),
+        Finding("cuBLAS", bool(found), text, "" if found else cublas.FIX, required=False),
+    ]
+
+
+def _nvcc() -> str:
+    found = nvcc.compiler()
+    return f"{found.command[0]}, {found.version.splitlines()[-1]}"
 
 
 def _extra(module: str, extra: str, purpose: str) -> Finding:

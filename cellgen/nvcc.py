@@ -8,7 +8,6 @@ runs on the CPU as ``cellgen_cuda_emulation.h`` describes: for proofs where ther
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shlex
@@ -23,6 +22,7 @@ from pathlib import Path
 from . import cache
 from .abi import ABI_VERSION, Interface
 from .build import Built, SourceFiles
+from .cublas import wheel_folders
 from .cuda_abi import cuda_cdef
 from .errors import BuildError
 
@@ -49,8 +49,8 @@ FIX = (
     f"install the CUDA toolkit, or `pip install 'cellgen[cuda]'`, or name a compiler: "
     f"{VARIABLE}=/path/to/nvcc"
 )
-WHEEL_PLACES = ("nvidia/cu13/bin", "nvidia/cuda_nvcc/bin")
-"""Where the wheels put nvcc, below site-packages."""
+WHEEL_PLACES = ("cu13/bin", "cuda_nvcc/bin")
+"""Where the wheels put nvcc, below the folder ``nvidia`` of site-packages."""
 
 
 @dataclass(frozen=True)
@@ -138,12 +138,9 @@ def _places() -> Iterator[str]:
         path = Path(home) / "bin" / "nvcc"
         if home and path.is_file():
             yield str(path)
-    spec = importlib.util.find_spec("nvidia")
-    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
-        for place in WHEEL_PLACES:
-            path = Path(folder).parent / place / "nvcc"
-            if path.is_file():
-                yield str(path)
+    for folder in wheel_folders(WHEEL_PLACES):
+        if (folder / "nvcc").is_file():
+            yield str(folder / "nvcc")
 
 
 def _wheel_flags(path: str) -> tuple[str, ...]:

@@ -444,6 +444,21 @@ def test_doctor_is_content_here(run):
     assert {"compiler flags", "instruction set", "Python.h", "cache access"} <= names
 
 
+def test_doctor_says_what_cuda_kernels_have_and_what_runs_without_it(run, monkeypatch):
+    monkeypatch.setattr("cellgen.cublas.candidates", lambda: iter(()))
+    monkeypatch.setattr("cellgen.nvcc._places", lambda: iter(()))
+    result = run("doctor", "--json")
+    assert result.exit_code == 0
+    found = {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}
+    assert "no CUDA compiler: nvcc is not on PATH" in found["nvcc"]["text"]
+    assert "cellgen[cuda]" in found["nvcc"]["fix"]
+    assert "products of the runtime header run instead" in found["cuBLAS"]["text"]
+    assert found["cuBLAS"]["fix"] == "pip install 'cellgen[cublas]'"
+    monkeypatch.setattr("cellgen.cublas.candidates", lambda: iter(["libm.so.6"]))
+    found = {f["name"]: f for f in json.loads(run("doctor", "--json").stdout)["findings"]}
+    assert found["cuBLAS"] == {**found["cuBLAS"], "ok": True, "text": "libm.so.6"}
+
+
 def test_doctor_says_how_to_get_a_compiler(run, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("CC", "CELLGEN_CC"):

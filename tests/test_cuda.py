@@ -20,7 +20,7 @@ import pytest
 from _pytest.mark import ParameterSet
 from typer.testing import CliRunner
 
-from cellgen import Cell, api, nvcc
+from cellgen import Cell, api, cublas, nvcc
 from cellgen.abi import Argument, Function, axis_length
 from cellgen.call_over_time import Options
 from cellgen.cells import (
@@ -721,6 +721,37 @@ def test_products_of_cublas_are_called_as_documented(
     for shape, expected in zip(shapes, own, strict=True):
         for name, array in run(cell, kernel, shape, "float64").items():
             assert relative(array, expected[name]) < TOLERANCE["float64"], (shape, name)
+
+
+@with_cxx
+def test_cublas_of_a_wheel_is_found_and_its_absence_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the library of the wheel needs lies beside it, where no search path leads."""
+    kernel = api.compile_cuda(Elman, emulated=True)
+    kernel.build()
+    null = kernel.library().ffi.NULL
+    monkeypatch.setattr(kernel, "emulated", False)
+    monkeypatch.setattr("cellgen.cublas.NAMES", ("libcublas_of_a_test.so.13",))
+    said = r"elman: cuBLAS was not found .*libcublas_of_a_test.* slow: pip install 'cellgen\["
+    with pytest.warns(RuntimeWarning, match=said):
+        assert kernel.blas(0) == null
+    assert not cublas.find()
+    folder = tmp_path / "nvidia" / "cu13" / "lib"
+    folder.mkdir(parents=True)
+    (folder / "needed.c").write_text("int needed_by_cublas(void) { return 0; }\n")
+    needs = CUBLAS.replace("return free(handle), 0", "return free(handle), needed_by_cublas()")
+    (folder / "cublas.c").write_text("int needed_by_cublas(void);\n" + needs)
+    needed, made = "libcublasLt.so.13", "libcublas_of_a_test.so.13"
+    compile_ = ["gcc", "-shared", "-fPIC", "-Wl,-z,now"]
+    for command in (
+        [*compile_, "needed.c", f"-Wl,-soname,{needed}", "-o", needed],
+        [*compile_, "cublas.c", needed, "-o", made],
+    ):
+        subprocess.run(command, cwd=folder, check=True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert cublas.find() == str(folder / made)
+    assert kernel.blas(1) != null
 
 
 # --- emulated: planted faults --------------------------------------------------------------------

@@ -19,7 +19,7 @@ LAYERS = (
     # the path that loads a built kernel: needs NumPy and cffi only
     {"errors"},
     {"abi", "paths", "cache", "interrupt", "layout", "memory"},
-    {"build", "cuda_abi", "cuda_graphs", "masks"},
+    {"build", "cublas", "cuda_abi", "cuda_graphs", "masks"},
     {"nvcc", "threads", "results"},
     {"arguments", "plans"},
     {"truncation", "tuning"},
