@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -688,15 +688,21 @@ def _prove_goldens(subject: _Subject, rng: np.random.Generator) -> list[Row]:
         return [replace(row, note="not available here: tests/golden comes with a checkout")]
     if isinstance(kernel, BuildError):
         return [replace(row, verdict="failed", note=str(kernel))]
+    return [*_golden_rows(kernel, name, ""), *_golden_rows(kernel, name, " over time")]
+
+
+def _golden_rows(kernel: Kernel, name: str, how: str) -> list[Row]:
+    """Judge one way to run the peers' cases: as steps, or over time those that are sequences."""
+    measure = partial(goldens.measure, kernel, name, over_time=bool(how))
     exact: dict[str, dict[str, float]] = {}
-    for item in goldens.measure(kernel, name, "float64"):
+    for item in measure("float64"):
         _raise_to(exact.setdefault(item.group, {}), item.array, item.nrm)
-    rows = [judged(f"float64 {g}", e, goldens.FLOAT64_BAR) for g, e in exact.items()]
-    for standing in goldens.standings(goldens.measure(kernel, name, "float32")):
+    rows = [judged(f"float64 {g}{how}", e, goldens.FLOAT64_BAR) for g, e in exact.items()]
+    for standing in goldens.standings(measure("float32")):
         figure, bar = standing.worst_nrm
         median, elt = standing.median_nrm[0], standing.worst_elt[0]
         note = f"{standing.arrays} arrays, median {median:.1e}; entry by entry {elt:.1e}"
-        rows.append(judged(f"float32 {standing.group}", {"worst": figure}, bar, note))
+        rows.append(judged(f"float32 {standing.group}{how}", {"worst": figure}, bar, note))
     return rows
 
 

@@ -2,8 +2,9 @@
 
 Input: a kernel and the files of ``tests/golden`` (a checkout has them, a wheel does not). Output:
 ``Measurement``, one per array, and the bars of decision 23. A peer's case is one step (TensorFlow,
-PyTorch's cells) or a short sequence (JAX), which is run here as steps with NumPy around them:
-forward in time, then back through backward and weight_gradients.
+PyTorch's cells) or a short sequence (JAX), which is run here in two ways: as steps with NumPy
+around them, forward in time, then back through backward and weight_gradients; and over time, by
+sequence_forward and sequence_backward.
 Not supported: the peers' sequence functions.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
@@ -137,14 +138,28 @@ def run_tf_lstm(kernel: Kernel, z: Arrays, attributes: Attributes) -> Arrays:
     return {**outputs, **{k: found.get(name, zero) for k, name in _TF_LSTM_GRADIENTS.items()}}
 
 
-def run_jax(kernel: Kernel, z: Arrays, attributes: Attributes) -> Arrays:
-    """JAX's sequences: ``W_z`` is ``w_z``, ``h0`` the first ``h_prev``; (T, B, .) throughout.
+@dataclass(frozen=True)
+class _Case:
+    """A file of JAX's by the names of the cell: ``inputs`` tells which each of its arrays has."""
+
+    inputs: Mapping[str, str]
+    states: tuple[str, ...]
+    given: Arrays
+    scalars: Mapping[str, float]
+
+    @property
+    def over_time(self) -> tuple[str, ...]:
+        return tuple(name for name in ("x", "ts") if name in self.given)
+
+
+def _case(kernel: Kernel, z: Arrays, attributes: Attributes) -> _Case:
+    """Name JAX's arrays: ``W_z`` is ``w_z``, ``h0`` the first ``h_prev``; (T, B, .) throughout.
 
     An array takes the axes that the cell gives it: ``ts`` (T, B) is (T, B, 1), units are (heads,
     units of a head), one head has no axis; one that stacks layers, ``R_h`` (L, H, H), is ``r_h_1``,
     ``r_h_2``, ... Numbers of the file's record that the cell has as run-time scalars are given.
     """
-    states = [key[:-1] for key in z if key.endswith("0") and f"cot.{key[:-1]}" in z]
+    states = tuple(key[:-1] for key in z if key.endswith("0") and f"cot.{key[:-1]}" in z)
     names = {f"{state}0": f"{state}_prev" for state in states}
     inputs = {key: names.get(key, key.lower()) for key in z if "." not in key}
     axes = {a.name: len(a.shape) for a in kernel.forward.function.arguments}
@@ -155,16 +170,21 @@ def run_jax(kernel: Kernel, z: Arrays, attributes: Attributes) -> Arrays:
             given[name] = _with_axes(z[key], rank, int(attributes.get("heads", 1)))
         else:
             given |= {f"{name}_{layer}": part for layer, part in enumerate(z[key], start=1)}
-    scalars = {k: v for k, v in attributes.items() if axes.get(k) == 0}
-    over_time = [name for name in ("x", "ts") if name in given]
-    carried = {name: given.pop(name) for name in names.values()}
+    return _Case(inputs, states, given, {k: v for k, v in attributes.items() if axes.get(k) == 0})
+
+
+def run_jax(kernel: Kernel, z: Arrays, attributes: Attributes) -> Arrays:
+    """JAX's sequences step by step, states and gradients handed on by NumPy; see ``_case``."""
+    case = _case(kernel, z, attributes)
+    given, over_time = dict(case.given), case.over_time
+    carried = {f"{state}_prev": given.pop(f"{state}_prev") for state in case.states}
     weights = {name: array for name, array in given.items() if name not in over_time}
     steps = []
     for time in range(len(z["x"])):
-        known = {name: given[name][time] for name in over_time} | weights | carried | scalars
+        known = {n: given[n][time] for n in over_time} | weights | carried | dict(case.scalars)
         outputs = _forward(kernel, known)
         steps.append((known, outputs))
-        carried = {f"{state}_prev": outputs[state] for state in states}
+        carried = {f"{state}_prev": outputs[state] for state in case.states}
     cotangents = {
         name: z[f"cot.{name}"].reshape(len(steps), *output.shape)
         for name, output in steps[0][1].items()
@@ -173,8 +193,23 @@ def run_jax(kernel: Kernel, z: Arrays, attributes: Attributes) -> Arrays:
         name: np.stack([outputs[name] for _, outputs in steps]).reshape(z[f"cot.{name}"].shape)
         for name in cotangents
     }
-    gradients = _back_through_time(kernel, steps, cotangents, states, over_time)
-    return {**found, **{f"grad.{k}": _as_given(n, gradients, z[k]) for k, n in inputs.items()}}
+    gradients = _back_through_time(kernel, steps, cotangents, case.states, over_time)
+    return {**found, **{f"grad.{k}": _as_given(n, gradients, z[k]) for k, n in case.inputs.items()}}
+
+
+def run_jax_over_time(kernel: Kernel, z: Arrays, attributes: Attributes) -> Arrays:
+    """JAX's sequences by the functions over time; see ``_case``."""
+    case = _case(kernel, z, attributes)
+    known: dict[str, Array | float] = {**case.given, **case.scalars}
+    result = kernel.functions["sequence_forward"](out=None, **known, save=True)
+    items = kernel.functions["sequence_forward"].function.results
+    outputs = {item.name: getattr(result, item.name) for item in items if item.over_time}
+    upstream = {f"d_{n}": z[f"cot.{n}"].reshape(a.shape) for n, a in outputs.items()}
+    gradients = kernel.functions["sequence_backward"](
+        out=None, **known, **outputs, **upstream, saved=result.saved
+    )._asdict()
+    found = {name: array.reshape(z[f"cot.{name}"].shape) for name, array in outputs.items()}
+    return {**found, **{f"grad.{k}": _as_given(n, gradients, z[k]) for k, n in case.inputs.items()}}
 
 
 def _with_axes(array: Array, rank: int, heads: int) -> Array:
@@ -317,17 +352,25 @@ PEERS: Mapping[str, tuple[Peer, ...]] = {
 # --- measuring -----------------------------------------------------------------------------------
 
 
-def measure(kernel: Kernel, name: str, dtype: str) -> list[Measurement]:
+OVER_TIME: Mapping[Run, Run] = {run_jax: run_jax_over_time}
+"""How the cases of a run are run by the functions over time."""
+
+
+def measure(kernel: Kernel, name: str, dtype: str, *, over_time: bool = False) -> list[Measurement]:
     """Compare a kernel with every case of its peers, in float32 or float64.
 
-    The reference is the peer's own float64 run, or the float64 evaluation that a file carries. A
+    With ``over_time``, sequences are run by the functions over time, and steps are left out. The
+    reference is the peer's own float64 run, or the float64 evaluation that a file carries. A
     float16 case is computed in float32 and rounded.
     """
     root = folder()
     found: list[Measurement] = []
     for peer in PEERS.get(name, ()):
+        run = OVER_TIME.get(peer.run) if over_time else peer.run
+        if run is None:
+            continue
         for path in sorted(root.glob(f"{peer.files}.npz")) if root else ():
-            found += _measure_file(kernel, peer, path, dtype)
+            found += _measure_file(kernel, replace(peer, run=run), path, dtype)
     return found
 
 
