@@ -1,18 +1,22 @@
 """Make a page for every cell: equations, derivation, plan, picture, speed.
 
-Input: cells, and results of ``cellgen bench`` where some were kept. Output: Markdown and SVG by
-file name, from the code of ``cellgen show``, ``explain`` and ``picture``; nothing is typed twice
-and nothing is compiled. The same cells and results give the same bytes.
+Input: cells, and results of ``cellgen bench`` and of the zoo's benchmark where some were kept.
+Output: Markdown and SVG by file name, from the code of ``cellgen show``, ``explain`` and
+``picture``; nothing is typed twice and nothing is compiled. The same cells and results give the
+same bytes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from cellgen.bench.claims import Figures
 from cellgen.bench.command import read
 from cellgen.bench.report import FORMAT, Case, Report
+from cellgen.bench.zoo import Run, Zoo, read_zoo
 from cellgen.cell import Cell, Definition, definition_of
 from cellgen.errors import BuildError, UsageError
 from cellgen.explain import explain
@@ -38,11 +42,28 @@ def gallery_folder(out: Path | None) -> Path:
     return PACKAGE.parent / "docs" / "gallery"
 
 
-def kept_results() -> tuple[Report, ...]:
-    """Results of ``cellgen bench`` that the checkout keeps, by file name; none elsewhere."""
+@dataclass(frozen=True)
+class Results:
+    """What was measured: results of ``cellgen bench``, and the zoo's runs."""
+
+    reports: tuple[Report, ...]
+    zoo: Zoo
+
+
+NOT_MEASURED = Results((), Zoo((), {}))
+
+
+def kept_results() -> Results:
+    """Results that the checkout keeps, by file name; none elsewhere.
+
+    Raises:
+        UsageError: a file that cannot be read as what it says it is.
+    """
     folder = PACKAGE.parent / "benchmarks" / "results"
-    paths = sorted(folder.glob("*.json")) if in_checkout() and folder.is_dir() else []
-    return tuple(read(path) for path in paths if _holds_report(path))
+    if not in_checkout():
+        return NOT_MEASURED
+    paths = sorted(path for path in folder.glob("*.json") if _holds_report(path))
+    return Results(tuple(read(path) for path in paths), read_zoo(folder / "zoo.json"))
 
 
 def _holds_report(path: Path) -> bool:
@@ -75,7 +96,7 @@ def index(cells: Sequence[type[Cell]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def page(cell: type[Cell], results: Iterable[Report] = ()) -> dict[str, str]:
+def page(cell: type[Cell], results: Results = NOT_MEASURED) -> dict[str, str]:
     """The page of one cell and its picture, by file name."""
     definition, programs = definition_of(cell), programs_of(cell)
     name = definition.name
@@ -104,36 +125,84 @@ def _link(definition: Definition) -> str:
     return "../../" + _module(definition).replace(".", "/") + ".py"
 
 
-def _speed(name: str, results: Iterable[Report]) -> list[str]:
+# --- speed ---------------------------------------------------------------------------------------
+
+FLOOR = "the floor is the larger of products at the best rate and compulsory memory traffic"
+
+
+def _speed(name: str, results: Results) -> list[str]:
     """A table for each kept result that holds the cell; nothing where it was not measured."""
     blocks = []
-    for report in results:
-        cases = [case for case in report.cases if case.cell == name]
-        if cases:
-            date = str(report.device["date"])[:10]
+    for report in results.reports:
+        if cases := _cases(name, report):
             blocks.append(
-                f"{report.device['processor']}, {date}; multiples of the floor, the larger of "
-                f"products at the best rate and compulsory memory traffic:\n\n{_table(cases)}"
+                f"{_machine(report)}; as multiples of the floor, where {FLOOR}:\n\n"
+                f"{_table(cases, _COLUMNS)}"
+            )
+    for run in results.zoo.runs:
+        if cases := _cases(name, run.report):
+            built_in, by_work = results.zoo.work[name].built_in, _by_work(run, results.zoo)
+            against = f", and of `{built_in}`'s time at equal multiply-adds, in turn with it"
+            blocks.append(
+                f"`{run.command.partition(' --into ')[0]}` ({run.part}): {_machine(run.report)}, "
+                f"{run.report.rounds} rounds; as multiples of the floor"
+                f"{against if any(map(by_work, cases)) else ''}, where {FLOOR}:\n\n"
+                f"{_table(cases, {**_COLUMNS, f'by `{built_in}`': by_work})}"
             )
     return ["## Speed", *blocks] if blocks else []
 
 
-def _table(cases: Sequence[Case]) -> str:
-    rows = ["| T, B, I, H | threads | | ms | floor | best peer |", "|---|---|---|---|---|---|"]
-    for case in cases:
-        shape, own, peer = case.shape, case.own.median, case.best_peer
-        best = f"{peer.name} {case.multiple(peer.median):.2f}" if peer else ""
-        rows.append(
-            f"| {shape.T}, {shape.B}, {shape.I}, {shape.H} | {case.threads} | {case.mode} "
-            f"| {1e3 * own:.2f} | {case.multiple(own):.2f} | {best} |"
-        )
-    return "\n".join(rows)
+def _cases(name: str, report: Report) -> list[Case]:
+    return [case for case in report.cases if case.cell == name and case.own.status.is_timed]
+
+
+def _machine(report: Report) -> str:
+    return f"{report.device['processor']}, {str(report.device['date'])[:10]}"
+
+
+def _shape(case: Case) -> str:
+    return f"{case.shape.T}, {case.shape.B}, {case.shape.I}, {case.shape.H}"
+
+
+def _best_peer(case: Case) -> str:
+    peer = case.best_peer
+    return f"{peer.name} {case.multiple(peer.median):.2f}" if peer else ""
+
+
+def _by_work(run: Run, zoo: Zoo) -> Callable[[Case], str]:
+    """Tell the time relative to the built-in cell's at equal multiply-adds, by this run alone."""
+    figures = Figures(Zoo((run,), zoo.work))
+
+    def text(case: Case) -> str:
+        found = figures.by_work(case.cell, case.shape.text, case.mode)
+        return "" if found is None else f"{found:.2f}"
+
+    return text
+
+
+_COLUMNS: Mapping[str, Callable[[Case], str]] = {
+    "T, B, I, H": _shape,
+    "threads": lambda case: str(case.threads),
+    "": lambda case: str(case.mode),
+    "ms": lambda case: f"{1e3 * case.own.median:.2f}",
+    "floor": lambda case: f"{case.multiple(case.own.median):.2f}",
+    "best peer": _best_peer,
+}
+
+
+def _table(cases: Sequence[Case], columns: Mapping[str, Callable[[Case], str]]) -> str:
+    """Lay out figures by case; a column that would be empty is left out."""
+    texts = {head: [text(case) for case in cases] for head, text in columns.items()}
+    shown = {head: column for head, column in texts.items() if any(column)}
+    heads = ["| " + " | ".join(shown) + " |", "|" + "---|" * len(shown)]
+    rows = ["| " + " | ".join(row) + " |" for row in zip(*shown.values(), strict=True)]
+    return "\n".join([*heads, *rows]).replace("|  |", "| |")
 
 
 # --- files ---------------------------------------------------------------------------------------
 
 
-def files(cells: Sequence[type[Cell]], results: Sequence[Report]) -> dict[str, str]:
+def files(cells: Sequence[type[Cell]], results: Results) -> dict[str, str]:
     """All files of the gallery by name."""
     pages = {INDEX: index(cells)}
     for cell in cells:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from cellgen import gallery
-from cellgen.bench.report import Report
 from cellgen.cells import LSTM, SHIPPED, Elman, MinGRU
 from cellgen.errors import BuildError, UsageError
 
@@ -16,7 +15,7 @@ FOLDER = Path(__file__).parents[1] / "docs" / "gallery"
 
 
 @cache
-def results() -> tuple[Report, ...]:
+def results() -> gallery.Results:
     return gallery.kept_results()
 
 
@@ -44,12 +43,26 @@ def test_a_page_has_every_part():
     assert "| 100, 32, 128, 256 | 2 | forward |" in text
 
 
+def test_every_cell_has_its_speed_and_how_it_was_measured():
+    for cell in SHIPPED:
+        text = gallery.page(cell, results())[f"{cell.definition.name}.md"]
+        speed = text.partition("## Speed")[2]
+        assert "`python -m benchmarks.zoo" in speed, cell
+        assert "--into" not in speed
+        assert "| 100, 32, 128, 256 | 2 | forward+backward |" in speed, cell
+
+
+def test_speed_is_relative_to_the_built_in_cell_of_as_many_levels():
+    text = gallery.page(MinGRU, results())["min_gru.md"]
+    assert "| T, B, I, H | threads | | ms | floor | by `lstm` |" in text
+
+
 def test_speed_is_left_out_where_it_was_not_measured():
     assert "## Speed" not in gallery.page(MinGRU)["min_gru.md"]
 
 
 def test_what_differs_is_told_and_written(tmp_path: Path) -> None:
-    pages = gallery.files((Elman,), ())
+    pages = gallery.files((Elman,), gallery.NOT_MEASURED)
     gallery.write(tmp_path, pages)
     assert gallery.differences(tmp_path, pages) == []
     (tmp_path / "elman.md").write_text("old\n")
