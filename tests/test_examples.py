@@ -7,7 +7,8 @@ import os
 import re
 import subprocess
 import sys
-from functools import cache
+from contextlib import nullcontext
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -233,6 +234,40 @@ def test_characters_are_predicted_better_and_better() -> None:
     )
     assert curve.losses[0] == pytest.approx(np.log(len(text.alphabet)), abs=0.1)
     assert curve.losses[-1] < 0.85 * curve.losses[0]
+
+
+@pytest.mark.parametrize("cell", list(characters.Cell))
+def test_the_writers_curve_is_pytorchs(cell: str) -> None:
+    pytest.importorskip("torch")
+    text = characters.encode(characters.licence())
+    found = characters.curves(cell, text, 10, seed=0, threads=1, dtype="float64", peer=True)
+    assert characters.difference(found) <= characters.BOUND["float64"]
+
+
+@pytest.mark.parametrize(("off", "fails"), [(1e-5, False), (1e-3, True), (np.nan, True)])
+def test_curves_that_differ_end_the_run(off, fails, monkeypatch, tmp_path) -> None:
+    losses = [3.0, 2.0, 1.0]
+    found = [
+        characters.Curve("cellgen", losses, 1.0),
+        characters.Curve("torch", [a + off for a in losses], 1.0),
+    ]
+    monkeypatch.setattr(characters, "curves", lambda *_: found)
+    run = partial(characters.main, text=None, plot=tmp_path / "c.svg", as_json=True)
+    with pytest.raises(SystemExit, match="nats from PyTorch's") if fails else nullcontext():
+        run()
+
+
+@pytest.mark.parametrize(("theirs", "fails"), [(0.95, False), (0.99, True)])
+def test_fewer_digits_than_pytorch_end_the_run(theirs, fails, monkeypatch) -> None:
+    task = digits_over_time.Task.ROWS
+    found = [
+        digits_over_time.Result(task, name, accuracy, 1.0, 2.3, 0.1)
+        for name, accuracy in (("cellgen", 0.94), ("torch", theirs))
+    ]
+    monkeypatch.setattr(digits_over_time, "compare", lambda *_: found)
+    said = r"rows: 94\.00% of the held-out digits, PyTorch 99\.00%"
+    with pytest.raises(SystemExit, match=said) if fails else nullcontext():
+        digits_over_time.main(task=[task], as_json=True)
 
 
 # --- a cell of one's own ----------------------------------------------------------------------
