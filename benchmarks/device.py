@@ -4,26 +4,28 @@
 
 1. ``check``: every cell, element type, tier and seed against the C kernels in float64, with and
    without options over time, results in memory full of NaN, twice with equal bits: launch by launch
-   and as a graph.
+   and as a graph; functions of one step; arrays with gaps, batch first, windows, the last state
+   alone; wrong calls, after which right ones work; tensors of PyTorch on a stream of the caller's.
 2. ``sanitize``: a part of that under compute-sanitizer, memcheck and racecheck.
-3. ``bench``: LSTM and GRU against cuDNN through PyTorch (kernel names recorded), sLSTM of 12 x 64
-   units against FlashRNN where it is installed, minGRU against the bandwidth of a copy; medians of
-   CUDA events.
+3. ``bench``: LSTM and GRU, with and without their input product, against cuDNN through PyTorch,
+   sLSTM of 12 x 64 units against FlashRNN where it is installed, minGRU against the bandwidth of a
+   copy; kernel names are recorded and looked at, times given as multiples of stated limits.
 
-``--emulated`` runs the check on the CPU, for tests of this file. Where a part cannot run (no
-compute-sanitizer, no PyTorch), the report says so; nothing is filled in.
+``--emulated`` runs the check on the CPU, for tests of this file. Ends with 1 where anything fails,
+or where PyTorch or compute-sanitizer are missing, unless ``--may-miss`` names them.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import importlib
 import importlib.util
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -33,54 +35,194 @@ import cellgen
 from cellgen.abi import Function, axis_length
 from cellgen.api import shipped_names
 from cellgen.cuda import CudaFunction, CudaKernel, DeviceArray
-from cellgen.errors import DeviceError
+from cellgen.errors import ArgumentError, DeviceError
 from cellgen.kernel import Kernel
 
 SHAPES = ((5, 3, 4, 7), (1, 1, 1, 1), (12, 33, 20, 40), (3, 130, 17, 65))
 DIMS = {"K": 2, "D": 3, "P": 3, "M": 5}
-HEADS = {"K": 12, "D": 64}
 RUNS = (("steps", False), ("whole", False), ("fragments", False), ("steps", True))
 """Tiers, and whether steps are left out, start anew and are taken from the last to the first."""
 # float64 and float32: sums of up to 10^3 terms over 12 steps, growth included. bfloat16: 2^-9 for
 # each of some tens of roundings in a row.
 BARS = {"float64": 1e-11, "float32": 2e-4, "bfloat16": 0.08}
 SANITIZED = ("lstm", "gru", "min_gru", "layer_norm_lstm", "slstm_heads")
-BENCH_SHAPES = ((100, 32, 256), (100, 64, 512), (512, 16, 1024))
-SLSTM_SHAPE = (1024, 16, 768)
-SCAN_SHAPE = (4096, 8, 1024)
-ROUNDS, WARM = 20, 5
+STREAMED = ("lstm", "min_gru", "slstm_heads")
+TOOLS = ("torch", "compute-sanitizer")
+"""What parts need and a machine may lack."""
+
+Arrays = dict[str, np.ndarray]
+Record = dict[str, object]
 
 
 # --- check ---------------------------------------------------------------------------------------
 
 
-def check(
-    names: list[str], seeds: list[int], quick: bool, emulated: bool
-) -> list[dict[str, object]]:
-    """Compare every cell with its C kernel; returns one record per cell and element type."""
-    records = []
+def check(names: list[str], seeds: list[int], quick: bool, emulated: bool) -> list[Record]:
+    """Compare every cell with its C kernel; one record per cell, element type and what is asked."""
+    records: list[Record] = []
     for name in names:
         kernel = cellgen.load_cuda(name, emulated=emulated)
         exact = cellgen.load(name)
-        shapes = SHAPES[:2] if quick else SHAPES
         for dtype in BARS:
-            worst = 0.0
-            for shape, seed, (tier, with_options) in product(shapes, seeds, RUNS):
-                if tier == "fragments" and dtype != "bfloat16":
-                    continue
-                if dtype == "bfloat16" and shape[-1] == 1:
-                    continue  # a layer norm of one unit is 1 / sqrt(epsilon) times its rounding
-                options = _options(shape, seed) if with_options else {}
-                try:
-                    error = _compare(kernel, exact, dtype, shape, seed, tier, options)
-                    worst = max(worst, error)
-                except DeviceError as error:
-                    if "do not fit" not in str(error):
-                        raise
-            ok = worst <= BARS[dtype]
-            records.append({"cell": name, "dtype": dtype, "error": worst, "ok": ok})
-            print(f"{name:40s} {dtype:9s} {worst:8.1e}  {'ok' if ok else 'FAILED'}", flush=True)
+            asked: dict[str, Callable[[], float]] = {
+                "over time": lambda: _over_time(kernel, exact, dtype, seeds, quick),  # noqa: B023
+                "step": lambda: max(_steps(kernel, exact, dtype, s) for s in seeds),  # noqa: B023
+            }
+            if dtype != "bfloat16":  # __cuda_array_interface__, which brings the gaps, has none
+                asked["layouts"] = lambda: _layouts(kernel, exact, dtype)  # noqa: B023
+            for what, measure in asked.items():
+                error = measure()
+                record = {"cell": name, "dtype": dtype, "what": what, "error": error}
+                records.append(_said(record, error <= BARS[dtype]))
+        wrong = _wrong_calls(kernel, exact)
+        records.append(_said({"cell": name, "what": "wrong calls", "wrong": wrong}, not wrong))
     return records
+
+
+def _said(record: Record, ok: bool) -> Record:
+    """Finish a record and print it as a line."""
+    error = f"{record['error']:8.1e}" if "error" in record else ""
+    columns = f"{record['cell']:40s} {record.get('dtype', ''):9s} {record['what']:12s} {error}"
+    print(f"{columns} {record.get('wrong') or ''} {'ok' if ok else 'FAILED'}", flush=True)
+    return {**record, "ok": ok}
+
+
+def _over_time(
+    kernel: CudaKernel, exact: Kernel, dtype: str, seeds: list[int], quick: bool
+) -> float:
+    """Largest error of the functions over time; infinite for a cell that has none."""
+    if "sequence_forward" not in kernel.functions:
+        return float("inf")
+    worst = 0.0
+    shapes = SHAPES[:2] if quick else SHAPES
+    for shape, seed, (tier, with_options) in product(shapes, seeds, RUNS):
+        if tier == "fragments" and dtype != "bfloat16":
+            continue
+        if dtype == "bfloat16" and shape[-1] == 1:
+            continue  # a layer norm of one unit is 1 / sqrt(epsilon) times its rounding
+        options = _options(shape, seed) if with_options else {}
+        try:
+            worst = max(worst, _compare(kernel, exact, dtype, shape, seed, tier, options))
+        except DeviceError as error:
+            if "do not fit" not in str(error):
+                raise
+    return worst
+
+
+def _steps(kernel: CudaKernel, exact: Kernel, dtype: str, seed: int) -> float:
+    """Largest error of the functions of one step; each takes what those before it gave."""
+    sizes = {**DIMS, **dict(zip("TBIH", (1, 3, 2, 5), strict=True))}
+    rng, known, worst = np.random.default_rng(seed), Arrays(), 0.0
+    for name, function in exact.functions.items():
+        if function.function.team:
+            continue
+        for optional in (False, True):
+            known = {**_draw(function.function, sizes, rng, optional), **known}
+        taken = {a.name for a in function.function.arguments if not a.is_scalar}
+        given = {n: a for n, a in known.items() if n in taken}
+        device = {n: kernel.array(a, dtype=dtype) for n, a in given.items()}
+        expected = function(**given)._asdict()
+        found = _call(kernel, kernel.functions[name], sizes, dtype, device, {})
+        for result, array in expected.items():
+            worst = max(worst, _error(found[result].numpy(), array, dtype))
+        known |= {n: a for n, a in expected.items() if n not in known}
+    return worst
+
+
+class Strided:
+    """A part of a larger array on a device, by ``__cuda_array_interface__``."""
+
+    def __init__(self, room: DeviceArray, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        self.room = room
+        whole = room.__cuda_array_interface__
+        self.__cuda_array_interface__ = {**whole, "shape": shape, "strides": strides}
+
+
+def _with_gaps(kernel: CudaKernel, array: np.ndarray, dtype: str) -> Strided:
+    """Steps and rows of (T, B, ...) as (B, T, ...), a step of NaN behind those of each row."""
+    steps, rows, *units = array.shape
+    room = np.full((rows, steps + 1, *units), np.nan, dtype)
+    room[:, :steps] = array.swapaxes(0, 1)
+    return Strided(kernel.array(room), (rows, steps, *units), room.strides)
+
+
+def _layouts(kernel: CudaKernel, exact: Kernel, dtype: str) -> float:
+    """Largest error with rows first, gaps, gradients that stop at windows, the last state alone."""
+    sizes = {**DIMS, **dict(zip("TBIH", SHAPES[0], strict=True))}
+    rng, worst = np.random.default_rng(0), 0.0
+    forward, backward = exact.sequence_forward, exact.sequence_backward
+    given = _draw(forward.function, sizes, rng, optional=False)
+    above = _draw(backward.function, sizes, rng, optional=True)
+    expected = forward(**given, save=True)
+    outputs = {n: getattr(expected, n) for n in backward_outputs(backward.function, expected)}
+    gradients = backward(**given, **outputs, **above, saved=expected.saved, window=2)
+
+    def placed(function: Function, arrays: Arrays) -> dict[str, object]:
+        over_time = {a.name for a in function.arguments if a.over_time}
+        return {
+            n: _with_gaps(kernel, a, dtype) if n in over_time else kernel.array(a, dtype=dtype)
+            for n, a in arrays.items()
+        }
+
+    on_device = placed(forward.function, given)
+    found = kernel.sequence_forward(**on_device, save=True, batch_first=True)
+    call = placed(backward.function, {**given, **outputs, **above})
+    back = kernel.sequence_backward(**call, saved=found.saved, batch_first=True, window=2)
+    last = kernel.sequence_forward(**on_device, batch_first=True, last_only=True)
+    for function, exactly, arrays in (
+        (forward.function, expected, found),
+        (backward.function, gradients, back),
+    ):
+        for result in (r for r in function.results if not r.saved):
+            array = getattr(arrays, result.name).numpy()
+            array = array.swapaxes(0, 1) if result.over_time else array
+            worst = max(worst, _error(array, getattr(exactly, result.name), dtype))
+    for result in (r for r in forward.function.results if not r.saved):
+        one, other = getattr(last, result.name), getattr(found, result.name)
+        same = one is None if result.over_time else np.array_equal(one.numpy(), other.numpy())
+        worst = worst if same else float("inf")
+    return worst
+
+
+def _wrong_calls(kernel: CudaKernel, exact: Kernel) -> list[str]:
+    """Calls that are wrong: each has to be refused, by name, and right calls to work after it."""
+    sizes = {**DIMS, **dict(zip("TBIH", SHAPES[0], strict=True))}
+    rng, forward = np.random.default_rng(0), kernel.sequence_forward
+    given = _draw(exact.sequence_forward.function, sizes, rng, optional=False)
+    device = {n: kernel.array(a) for n, a in given.items()}
+    right = forward(**device)[-2].numpy()
+    name, first = next(iter(given.items()))
+    library = kernel.library()
+    calls: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
+        "on the host": (
+            ArgumentError,
+            f"{name} is a numpy.ndarray in the host's memory",
+            lambda: forward(**{**device, name: first}),
+        ),
+        "of another type": (
+            ArgumentError,
+            "give all arrays one dtype",
+            lambda: forward(**{**device, name: kernel.array(first, dtype="float32")}),
+        ),
+        "of another shape": (
+            ArgumentError,
+            "expected (",
+            lambda: forward(**{**device, name: kernel.array(first[..., 0])}),
+        ),
+        "too large": (MemoryError, "no memory for", lambda: library.allocate(0, 1 << 50, 0)),
+        "on no device": (DeviceError, "is not there", lambda: kernel.array(first, device=63)),
+    }
+    problems = []
+    for what, (kind, said, call) in calls.items():
+        try:
+            call()
+            problems.append(f"{what}: taken")
+        except kind as error:
+            if said not in str(error):
+                problems.append(f"{what}: {error}")
+        if not np.array_equal(forward(**device)[-2].numpy(), right):
+            problems.append(f"{what}: the call after it is wrong")
+    return problems
 
 
 def _options(shape: tuple[int, ...], seed: int) -> dict[str, object]:
@@ -105,8 +247,6 @@ def _compare(
     options: dict[str, object],
 ) -> float:
     """Largest error over all results of one call of both functions over time."""
-    if "sequence_forward" not in kernel.functions:
-        return 0.0
     rng = np.random.default_rng(seed)
     sizes = {**DIMS, **dict(zip("TBIH", shape, strict=True))}
     forward, backward = exact.sequence_forward, exact.sequence_backward
@@ -138,13 +278,17 @@ def _compare(
             first, second = bits[0][name], bits[1][name]
             if not np.array_equal(first, second):
                 return float("inf")
-            scale = np.max(np.abs(array), initial=0.0) or 1.0
-            error = float(np.max(np.abs(first - array), initial=0.0) / scale)
-            if np.isnan(error):
-                return float("inf")
-            if dtype != "bfloat16" or array.size > 1:  # a single sum may cancel
-                worst = max(worst, error)
+            worst = max(worst, _error(first, array, dtype))
     return worst
+
+
+def _error(found: np.ndarray, exact: np.ndarray, dtype: str) -> float:
+    """Largest difference over the largest entry; infinite where there is a NaN."""
+    scale = np.max(np.abs(exact), initial=0.0) or 1.0
+    error = float(np.max(np.abs(found - exact), initial=0.0) / scale)
+    if dtype == "bfloat16" and exact.size == 1:  # a single sum may cancel
+        return 0.0
+    return float("inf") if np.isnan(error) else error
 
 
 def backward_outputs(function: Function, expected: object) -> list[str]:
@@ -201,7 +345,7 @@ def sanitize() -> list[dict[str, object]]:
     """Run a part of the check under compute-sanitizer."""
     program = shutil.which("compute-sanitizer")
     if program is None:
-        return [{"tool": "compute-sanitizer", "skipped": "not installed"}]
+        return [{"tool": "compute-sanitizer", "missing": "compute-sanitizer"}]
     records: list[dict[str, object]] = []
     for tool in ("memcheck", "racecheck"):
         command = [program, "--tool", tool, "--error-exitcode", "3", sys.executable, __file__]
@@ -214,139 +358,26 @@ def sanitize() -> list[dict[str, object]]:
     return records
 
 
-# --- bench ---------------------------------------------------------------------------------------
+# --- parts that need PyTorch ---------------------------------------------------------------------
 
 
-def bench() -> list[dict[str, object]]:
-    """Time forward, and forward with backward, against what PyTorch runs."""
+def _with_torch(run: Callable[[object], list[Record]]) -> list[Record]:
+    """Run a part with ``device_speed``; say so where PyTorch or its device is missing."""
     if importlib.util.find_spec("torch") is None:
-        return [{"skipped": "PyTorch is not installed"}]
-    import torch
-
-    if not torch.cuda.is_available():
-        return [{"skipped": "PyTorch finds no device"}]
-    records: list[dict[str, object]] = []
-    for cell, shape, dtype in product(("lstm", "gru"), BENCH_SHAPES, ("float32", "bfloat16")):
-        records.append(_time_own(torch, cell, shape, dtype))
-    for cell, shape in product(("LSTM", "GRU"), BENCH_SHAPES):
-        for dtype in ("float32", "float16", "bfloat16"):
-            records.append(_time_cudnn(torch, cell, shape, dtype))
-    for dtype in ("float32", "bfloat16"):
-        records.append(_time_own(torch, "slstm_heads", SLSTM_SHAPE, dtype))
-    if importlib.util.find_spec("flashrnn") is None:
-        records.append({"peer": "flashrnn", "skipped": "not installed"})
-    else:
-        records.append(_time_flashrnn(torch))
-    for dtype in ("float32", "bfloat16"):
-        records.append(_time_own(torch, "min_gru", SCAN_SHAPE, dtype) | _copy_rate(torch))
-    for record in records:
-        print(json.dumps(record), flush=True)
-    return records
+        return [{"missing": "torch", "why": "not installed"}]
+    if not importlib.import_module("torch").cuda.is_available():
+        return [{"missing": "torch", "why": "it finds no device"}]
+    return run(importlib.import_module("device_speed"))
 
 
-def _median_ms(torch: object, call: Callable[[], object]) -> float:
-    """Median over rounds of CUDA events around one call."""
-    cuda = torch.cuda  # type: ignore[attr-defined]
-    for _ in range(WARM):
-        call()
-    times = []
-    for _ in range(ROUNDS):
-        begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return float(np.median(times))
+def streams() -> list[Record]:
+    """Tensors of PyTorch on a stream of the caller's."""
+    return _with_torch(lambda speed: [speed.check_stream(name) for name in STREAMED])  # type: ignore[attr-defined]
 
 
-def _graph(torch: object, call: Callable[[], object]) -> Callable[[], object]:
-    """Capture a call; its replay costs no launches of the host."""
-    cuda = torch.cuda  # type: ignore[attr-defined]
-    side = cuda.Stream()
-    with cuda.stream(side):
-        call()
-    side.synchronize()
-    graph = cuda.CUDAGraph()
-    with cuda.graph(graph):
-        call()
-    return lambda: graph.replay()
-
-
-def _time_own(torch: object, cell: str, shape: tuple[int, ...], dtype: str) -> dict[str, object]:
-    kernel = cellgen.load_cuda(cell)
-    sizes = {"T": shape[0], "B": shape[1], "I": shape[2], "H": shape[2], **DIMS, **HEADS}
-    kind = getattr(torch, dtype)
-
-    def drawn(function: Function, optional: bool) -> dict[str, object]:
-        found = {}
-        for a in function.arguments:
-            if not a.is_scalar and a.optional == optional and not a.saved and a.text != "output":
-                lengths = [axis_length(axis, sizes) for axis in a.shape]
-                values = torch.randn(lengths, device="cuda") / shape[2] ** 0.5  # type: ignore[attr-defined]
-                values = values.abs() + 1 if a.name == "n_prev" else values
-                found[a.name] = values.to(kind)
-        return found
-
-    given = drawn(kernel.sequence_forward.function, False)
-    above = drawn(kernel.sequence_backward.function, True)
-    record: dict[str, object] = {"who": "cellgen", "cell": cell, "shape": shape, "dtype": dtype}
-
-    def both() -> None:
-        y = kernel.sequence_forward(**given, save=True)
-        names = backward_outputs(kernel.sequence_backward.function, y)
-        outputs = {n: getattr(y, n) for n in names}
-        kernel.sequence_backward(**given, **outputs, **above, saved=y.saved)
-
-    for mode, call in (("f", lambda: kernel.sequence_forward(**given)), ("fb", both)):
-        record[f"{mode}_ms"] = _median_ms(torch, call)
-        record[f"{mode}_graph_ms"] = _median_ms(torch, _graph(torch, call))
-    record["f_without_graph_ms"] = _median_ms(
-        torch, lambda: kernel.sequence_forward(**given, graph=False)
-    )
-    return record
-
-
-def _time_cudnn(torch: object, cell: str, shape: tuple[int, ...], dtype: str) -> dict[str, object]:
-    kind = getattr(torch, dtype)
-    steps, rows, units = shape
-    layer = getattr(torch.nn, cell)(units, units).to("cuda", kind)  # type: ignore[attr-defined]
-    x = torch.randn(steps, rows, units, device="cuda", dtype=kind, requires_grad=True)  # type: ignore[attr-defined]
-
-    def both() -> None:
-        layer(x)[0].sum().backward()
-
-    record: dict[str, object] = {"who": "torch", "cell": cell, "shape": shape, "dtype": dtype}
-    with torch.no_grad():  # type: ignore[attr-defined]
-        record["f_ms"] = _median_ms(torch, lambda: layer(x))
-    record["fb_ms"] = _median_ms(torch, both)
-    with torch.profiler.profile() as seen:  # type: ignore[attr-defined]
-        layer(x)
-        torch.cuda.synchronize()  # type: ignore[attr-defined]
-    names = {event.key for event in seen.key_averages() if "elementwise" not in event.key}
-    record["kernels"] = sorted(n for n in names if "rnn" in n.lower() or "gemm" in n.lower())
-    return record
-
-
-def _time_flashrnn(torch: object) -> dict[str, object]:
-    from flashrnn import flashrnn
-
-    steps, rows, units = SLSTM_SHAPE
-    heads, wide = units // 64, 64
-    options = {"device": "cuda", "dtype": torch.bfloat16}  # type: ignore[attr-defined]
-    wx = torch.randn(rows, steps, 4, heads, wide, **options)  # type: ignore[attr-defined]
-    r = torch.randn(4, heads, wide, wide, **options) / 8  # type: ignore[attr-defined]
-    b = torch.zeros(4, heads, wide, **options)  # type: ignore[attr-defined]
-    time = _median_ms(torch, lambda: flashrnn(wx, r, b, function="slstm", backend="cuda_fused"))
-    return {"who": "flashrnn", "cell": "slstm", "shape": SLSTM_SHAPE, "heads": heads, "f_ms": time}
-
-
-def _copy_rate(torch: object) -> dict[str, object]:
-    """Bytes read and written a second by a copy: what a scan can reach."""
-    source = torch.empty(1 << 28, device="cuda", dtype=torch.uint8)  # type: ignore[attr-defined]
-    target = torch.empty_like(source)  # type: ignore[attr-defined]
-    time = _median_ms(torch, lambda: target.copy_(source))
-    return {"copy_GB_per_s": 2 * source.numel() / time / 1e6}
+def bench() -> list[Record]:
+    """Time forward, and forward with backward, against what others reach."""
+    return _with_torch(lambda speed: speed.bench(_device(False)))  # type: ignore[attr-defined]
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -364,20 +395,21 @@ def _device(emulated: bool) -> str:
     return done.stdout.strip() or "unknown"
 
 
-def _failed(report: dict[str, object]) -> Iterator[object]:
-    for part in ("check", "sanitize"):
-        records = report.get(part, [])
-        assert isinstance(records, list)
-        yield from (record for record in records if record.get("ok") is False)
+def failures(report: dict[str, object], may_miss: list[str]) -> list[object]:
+    """What failed in any part, and what is missing without leave."""
+    records = [r for part in report.values() if isinstance(part, list) for r in part]
+    failed = [r for r in records if r.get("ok") is False]
+    return failed + [r for r in records if "missing" in r and r["missing"] not in may_miss]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=("check", "sanitize", "bench"))
+    parser.add_argument("--only", choices=("check", "streams", "sanitize", "bench"))
     parser.add_argument("--cells", default="", help="comma-separated; all that ship when left out")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="small shapes only")
     parser.add_argument("--emulated", action="store_true", help="check on the CPU")
+    parser.add_argument("--may-miss", choices=TOOLS, action="append", default=[])
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()
     names = options.cells.split(",") if options.cells else list(shipped_names())
@@ -387,8 +419,9 @@ def main() -> int:
         except DeviceError as error:
             print(f"no device to run on: {error}", file=sys.stderr)
             return 2
-    parts: dict[str, Callable[[], list[dict[str, object]]]] = {
+    parts: dict[str, Callable[[], list[Record]]] = {
         "check": lambda: check(names, list(range(options.seeds)), options.quick, options.emulated),
+        "streams": streams,
         "sanitize": sanitize,
         "bench": bench,
     }
@@ -401,7 +434,10 @@ def main() -> int:
     report |= {part: parts[part]() for part in chosen}
     if options.save:
         options.save.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    return 1 if list(_failed(report)) else 0
+    failed = failures(report, options.may_miss)
+    for record in failed:
+        print(f"FAILED: {json.dumps(record)}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ What takes long is marked ``slow`` (`pytest -m slow`): every cell, every archite
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shutil
@@ -14,13 +15,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 from _pytest.mark import ParameterSet
 from typer.testing import CliRunner
 
-from cellgen import Cell, api, cublas, nvcc
+from cellgen import Cell, api, cells, cublas, nvcc
 from cellgen.abi import Argument, Function, axis_length
 from cellgen.call_over_time import Options
 from cellgen.cells import (
@@ -72,11 +74,11 @@ the loop, several states of one stream, many loops. What does not depend on the 
 of these; every cell is proven by one shape always, and by the rest with the slow tests."""
 
 
-def names(cells: tuple[type[Cell], ...], chosen: tuple[type[Cell], ...]) -> list[ParameterSet]:
+def names(group: tuple[type[Cell], ...], chosen: tuple[type[Cell], ...]) -> list[ParameterSet]:
     """Parameters: the chosen cells run always, the others with the slow tests."""
     return [
         pytest.param(c, id=c.definition.name, marks=() if c in chosen else pytest.mark.slow)
-        for c in cells
+        for c in group
     ]
 
 
@@ -1173,11 +1175,11 @@ class Entry:
 
 
 def compiled(
-    place: Path, cells: Sequence[type[Cell]], *, whole: bool = False
+    place: Path, group: Sequence[type[Cell]], *, whole: bool = False
 ) -> tuple[list[Entry], str]:
     """Compile cells for both architectures, warnings being errors: device code, or also the host's;
     what ptxas says of each kernel, and the sources."""
-    sources = {cell.definition.name: generate(cell).cuda for cell in cells}
+    sources = {cell.definition.name: generate(cell).cuda for cell in group}
     for name, source in sources.items():
         (place / f"{name}.cu").write_text(source)
     (place / "all.cu").write_text("".join(f'#include "{name}.cu"\n' for name in sources))
@@ -1209,11 +1211,11 @@ def require_budgets(entries: Sequence[Entry], source: str) -> None:
 
 
 @with_nvcc
-@pytest.mark.parametrize("cells", TOGETHER, ids=lambda cells: cells[0].definition.name)
+@pytest.mark.parametrize("group", TOGETHER, ids=lambda group: group[0].definition.name)
 def test_every_cell_compiles_without_a_warning_a_spill_or_more_registers_than_counted_on(
-    cells: tuple[type[Cell], ...], tmp_path: Path
+    group: tuple[type[Cell], ...], tmp_path: Path
 ) -> None:
-    require_budgets(*compiled(tmp_path, cells))
+    require_budgets(*compiled(tmp_path, group))
 
 
 def test_every_cell_that_ships_is_compiled() -> None:
@@ -1572,10 +1574,97 @@ def test_explain_says_how_a_cell_runs_on_a_device_and_why(cell: str, said: str) 
     assert said in done.output
 
 
+# --- the device suite ----------------------------------------------------------------------------
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Import a module of the device suite."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module
+
+
 @with_cxx
 def test_the_device_suite_runs_where_there_is_no_device() -> None:
-    script = Path(__file__).parent.parent / "benchmarks" / "device.py"
-    command = [sys.executable, str(script), "--cells", "elman", "--seeds", "1", "--quick"]
-    done = subprocess.run([*command, "--emulated"], capture_output=True, text=True, check=False)
+    """Over time, a step, layouts (not of bfloat16); calls that are wrong."""
+    command = [sys.executable, str(BENCHMARKS / "device.py"), "--cells", "elman", "--seeds", "1"]
+    command += ["--quick", "--emulated"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"^elman .* ok$", done.stdout, re.MULTILINE)) == 3
+    assert len(re.findall(r"^elman .* ok$", done.stdout, re.MULTILINE)) == 3 + 3 + 2 + 1
+
+
+def test_what_fails_or_is_missing_without_leave_fails_the_device_suite(
+    benchmark: Callable[[str], ModuleType],
+) -> None:
+    failures = benchmark("device").failures
+    report = {"device": "none", "check": [{"ok": True}], "bench": [{"missing": "torch"}]}
+    assert failures(report, []) == [{"missing": "torch"}]
+    assert failures(report, ["torch"]) == []
+    assert failures({"check": [{"ok": False}]}, ["torch"]) == [{"ok": False}]
+
+
+@with_cxx
+def test_a_fault_fails_the_device_suite(benchmark: Callable[[str], ModuleType]) -> None:
+    """Another cell's kernel, one that gives errors nowhere, one without functions over time."""
+    device = benchmark("device")
+    kernel, exact = emulated(Elman), api.load("elman")
+    assert device._steps(kernel, exact, "float64", 0) < device.BARS["float64"]
+    assert device._layouts(kernel, exact, "float64") < device.BARS["float64"]
+    assert device._wrong_calls(kernel, exact) == []
+    other = api.load("elman_relu")
+    assert device._steps(kernel, other, "float64", 0) > 0.01
+    assert device._layouts(kernel, other, "float64") > 0.01
+    assert device._over_time(kernel, other, "float64", [0], True) > 0.01
+    functions = {n: f for n, f in kernel.functions.items() if not f.function.team}
+    alone = SimpleNamespace(functions=functions)
+    assert device._over_time(alone, exact, "float64", [0], True) == np.inf
+
+
+def test_limits_count_bytes_and_operations(benchmark: Callable[[str], ModuleType]) -> None:
+    """minGRU's scan reads two arrays and writes one, backward reads four and writes two; the rest
+    is states. An LSTM multiplies each row by 8 matrices, a head's weights are of its units."""
+    limits, cells = benchmark("device_limits"), benchmark("device_cells")
+    scan = api.compile_cuda(cells.MinGRUScan)
+    sizes = {"T": 1000, "B": 8, "I": 64, "H": 64, "K": 2, "D": 32}
+    array = 1000 * 8 * 64 * 2
+    forward, backward = limits.bytes_of(scan, sizes, "bfloat16")
+    assert 3 * array < forward < 3.01 * array
+    assert 6 * array < backward < 6.01 * array
+    assert limits.flops_of(scan, sizes) == 0
+    assert limits.flops_of(api.load_cuda("lstm"), sizes) == 2 * 8000 * 8 * 64 * 64
+    heads = api.compile_cuda(cells.SLSTMFinished)
+    assert limits.flops_of(heads, sizes) == 2 * 8000 * 4 * 2 * 32 * 32
+    found = limits.limit_of(scan, "scan", (1000, 8, 64), "bfloat16", sizes, "NVIDIA H200")
+    assert found.f_ms == pytest.approx(forward / 4.8e12 * 1e3)
+    assert "data sheet" in found.source
+    assert limits.limit_of(scan, "scan", (1000, 8, 64), "bfloat16", sizes, "another") is None
+
+
+@with_cxx
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "SLSTMHeads", "MinGRU"])
+def test_cells_of_finished_products_are_what_is_left_of_a_layer(
+    name: str, benchmark: Callable[[str], ModuleType]
+) -> None:
+    """The cell that ships, its input products formed before."""
+    rest = getattr(benchmark("device_cells"), name.replace("Heads", "") + "Finished", None)
+    rest = rest or benchmark("device_cells").MinGRUScan
+    whole = getattr(cells, name)
+    given = inputs(emulated(whole), (3, 4, 5, 6))
+    if name == "MinGRU":
+        given = {n: 0 * a if n.startswith("b_") else a for n, a in given.items()}
+    products = {
+        n.replace("w_", "a_") if name != "MinGRU" else {"w_z": "a_z", "w_n": "n"}[n]: np.tensordot(
+            given["x"], a, 1
+        )
+        for n, a in given.items()
+        if n.startswith("w_")
+    }
+    kernel = api.compile_cuda(rest, emulated=True)
+    taken = {a.name for a in kernel.sequence_forward.function.arguments}
+    call = {n: a for n, a in {**given, **products}.items() if n in taken}
+    found = OnHost(kernel).sequence_forward(**call).h
+    expected = OnHost(emulated(whole)).sequence_forward(**given).h
+    assert relative(found, expected) < TOLERANCE["float64"]
