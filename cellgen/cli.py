@@ -20,6 +20,7 @@ import cellgen
 from cellgen.errors import BuildError, CellgenError, UsageError
 
 if TYPE_CHECKING:
+    from cellgen.cell import Cell
     from cellgen.render import Source
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -127,10 +128,15 @@ def explain_cell(
     threads: Annotated[
         int | None, typer.Option(metavar="N", help="Threads; all processors when left out.")
     ] = None,
-    dtype: Annotated[str, typer.Option(metavar="DTYPE", help="float32 or float64.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(metavar="DTYPE", help="float32 or float64; for cuda also bfloat16.")
+    ] = "float32",
     target: Annotated[
         str, typer.Option("--target", metavar="c|cuda", help="What it runs on.")
     ] = "c",
+    device: Annotated[
+        str, typer.Option(metavar="a100|h100|h200", help="For cuda; all of them when left out.")
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Explain how a cell runs over time: its plan, and the reason for each choice."""
@@ -144,11 +150,14 @@ def explain_cell(
         if target not in ("c", "cuda"):
             raise UsageError(f"--target {target}: expected c or cuda")
         if target == "cuda":
-            if shape or threads is not None:
-                raise UsageError("--shape and --threads explain the C; leave them out for cuda")
-            on_device = explain_cuda(find_one(cell))
+            if threads is not None:
+                raise UsageError("--threads explains the C; leave it out for cuda")
+            found = find_one(cell)
+            on_device = [*explain_cuda(found), *_on_devices(found, shape, dtype, device)]
             terminal.print_json(on_device) if as_json else typer.echo("\n".join(on_device))
             return
+        if device:
+            raise UsageError("--device is of --target cuda; leave it out for c")
         if dtype not in ("float32", "float64"):
             raise UsageError(f"--dtype {dtype!r}: expected float32 or float64")
         if not shape and threads is not None:
@@ -368,6 +377,33 @@ def cache_clear() -> None:
 
 
 # --- parts of commands ---------------------------------------------------------------------------
+
+
+def _on_devices(cell: type[Cell], shape: str, dtype: str, device: str) -> list[str]:
+    """Which tier a shape gets on devices, with the figures it is chosen by; nothing without one."""
+    from cellgen import api
+    from cellgen.cuda import SUFFIXES
+    from cellgen.cuda_model import DEVICES, choices, describe
+    from cellgen.explain import shape_of
+
+    if device and device not in DEVICES:
+        raise UsageError(f"--device {device!r}: expected one of {', '.join(DEVICES)}")
+    if dtype not in SUFFIXES:
+        raise UsageError(f"--dtype {dtype!r}: expected one of {', '.join(SUFFIXES)}")
+    if not shape:
+        if device:
+            raise UsageError("--device decides nothing without --shape T,B,I,H; give both")
+        return []
+    kernel = api.compile_cuda(cell, emulated=True)
+    over_time = [f for f in kernel.interface.functions if f.team]
+    if not over_time:
+        raise UsageError(f"{kernel.name} has the functions of one step only: no --shape")
+    asked = shape_of(over_time[0], shape, 1, dtype)
+    sizes = ", ".join(f"{name} = {size}" for name, size in asked.sizes.items())
+    lines = [f"at {sizes}; {dtype}:"]
+    for chosen in [DEVICES[device]] if device else DEVICES.values():
+        lines += describe(chosen, choices(kernel, asked.sizes, dtype, chosen))
+    return lines
 
 
 def _compare(folder: Path, sources: Sequence[Source], whole: bool, as_json: bool) -> None:

@@ -105,6 +105,8 @@ void cellgen_emulation_device(int processors, int shared_bytes);
 void cellgen_emulation_machine(int devices, int device, int capability);
 void cellgen_emulation_stream(void *stream, int device);
 void cellgen_emulation_fail(const char *call, int error);
+void cellgen_emulation_dry(int dry);
+int64_t cellgen_emulation_told(double *figures, int64_t most);
 int64_t cellgen_emulation_count(int what);
 """
 """What an emulated library exports as well."""

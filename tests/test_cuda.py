@@ -47,6 +47,7 @@ from cellgen.cuda import (
     to_bfloat16,
 )
 from cellgen.cuda_graphs import FEWEST, KEPT, Graphs
+from cellgen.cuda_model import DEVICES, REGISTERS, choices
 from cellgen.errors import ArgumentError, BuildError, DeviceError
 from cellgen.over_time import _keywords, forward_errors, gradient_errors
 from cellgen.paths import generated_folder, include_folder
@@ -1149,7 +1150,7 @@ TOGETHER = tuple(SHIPPED[n::9] for n in range(9))
 
 
 BUDGETS = {
-    r"_(forward|reverse)_(block|stream)_": 128,
+    r"_(forward|reverse)_(block|stream)_": REGISTERS,
     r"_f64|_over_rows_": 192,
     r"": 128,
 }
@@ -1571,6 +1572,71 @@ def test_a_target_that_does_not_exist_is_refused() -> None:
 def test_explain_says_how_a_cell_runs_on_a_device_and_why(cell: str, said: str) -> None:
     done = CliRunner().invoke(app, ["explain", cell, "--target", "cuda"])
     assert done.exit_code == 0, done.output
+    assert said in done.output
+
+
+@with_cxx
+def test_explain_weighs_the_tiers_for_a_shape_on_a_device() -> None:
+    """LSTM has 4 x 256 x 256 weights: 512 KiB of bfloat16; a head of 64 units 32 KiB of them."""
+    command = ["explain", "--target", "cuda", "--dtype", "bfloat16"]
+    done = CliRunner().invoke(app, [*command, "lstm", "--shape", "100,32,256,256"])
+    assert done.exit_code == 0, done.output
+    assert "at T = 100, B = 32, I = 256, H = 256; bfloat16:" in done.output
+    assert [f"\n{name}: " in done.output for name in ("A100", "H100", "H200")] == [True] * 3
+    assert "A100: 108 multiprocessors of 65,536 registers, 163 KiB" in done.output
+    assert "sequence_forward: launch by launch; " in done.output
+    assert "in blocks: 512 KiB of weights do not fit a block's 227 KiB" in done.output
+    shape = ["slstm_heads", "--shape", "1024,16,768,12,64", "--device", "h200", "--json"]
+    done = CliRunner().invoke(app, [*command, *shape])
+    assert done.exit_code == 0, done.output
+    told = "\n".join(json.loads(done.stdout))
+    assert "A100" not in told
+    assert re.search(
+        r"sequence_forward: in blocks with matrix units; \d+ launches, 2,061 step", told
+    )
+    assert "in blocks with matrix units: 32 KiB of weights fit, " in told
+    # 12 heads and 132 multiprocessors: 11 blocks for the 16 rows of a head, of 2 rows each
+    assert "96 blocks of 256 threads and up to 2 rows, all at once; room for 255 regist" in told
+
+
+@with_cxx
+def test_what_explain_says_is_what_runs() -> None:
+    """The launches that it counts are those of a call; afterwards the emulation runs again."""
+    for cell, sizes in ((SLSTMHeads, "TBIKD"), (MinGRU, "TBIH"), (LayerNormLSTM, "TBIH")):
+        kernel = emulated(cell)
+        lengths = dict(zip(sizes, (3, 4, 5, 2, 6), strict=False))
+        told = choices(kernel, lengths, "float32", DEVICES["h200"])
+        lib = kernel.library().lib
+        given = {
+            a.name: kernel.array(
+                np.ones([axis_length(x, lengths) for x in a.shape]), dtype="float32"
+            )
+            for a in kernel.sequence_forward.function.arguments
+        }
+        lib.cellgen_emulation_device(132, 227 << 10)
+        try:
+            for tier, expected in (("auto", told[0].launches), ("steps", told[0].stepwise)):
+                before = lib.cellgen_emulation_count(LAUNCHED)
+                found = kernel.sequence_forward(**given, tier=tier, graph=False)
+                assert lib.cellgen_emulation_count(LAUNCHED) - before == expected
+                assert not np.isnan(found.h.numpy()).any()
+        finally:
+            lib.cellgen_emulation_device(4, 99 << 10)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--shape", "1,2,3"], "--shape '1,2,3': expected T,B,I,H, for example 100,32,128,128"),
+        (["--device", "h100"], "--device decides nothing without --shape"),
+        (["--shape", "1,2,3,4", "--device", "p4"], "--device 'p4': expected one of a100, h100"),
+        (["--shape", "1,2,3,4", "--dtype", "float16"], "--dtype 'float16': expected one of floa"),
+        (["--threads", "2"], "--threads explains the C; leave it out for cuda"),
+    ],
+)
+def test_explain_refuses_what_it_cannot_weigh(options: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, ["explain", "lstm", "--target", "cuda", *options])
+    assert done.exit_code == 2
     assert said in done.output
 
 

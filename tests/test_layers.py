@@ -27,6 +27,7 @@ LAYERS = (
     {"call_over_time"},
     {"kernel"},
     {"cuda"},
+    {"cuda_model"},
     {"goldens", "layers"},
     # the compiler
     {"lines", "names"},

@@ -39,6 +39,7 @@
     extern __shared__ double cellgen_dynamic_shared[];                                             \
     type *const name = (type *)(void *)cellgen_dynamic_shared
 #define CELLGEN_SHARED(type, name, count) __shared__ type name[count]
+#define CELLGEN_TELL(...) ((void)0) /* what the host weighs, for the emulation to keep */
 #endif
 
 #include <dlfcn.h>

@@ -131,6 +131,7 @@ class cellgen_emulator {
         if (fails("launch") || is_foreign(stream)) return;
         const auto captured = capturing.find(stream);
         ++counts[captured == capturing.end() ? LAUNCHED : CAPTURED];
+        if (is_dry) return;
         if (captured == capturing.end()) run(node);
         else captured->second->nodes.push_back(node);
     }
@@ -184,6 +185,8 @@ class cellgen_emulator {
     int64_t counts[6] = {0, 0, 0, 0, 0, 0};
     bool refuses_capture = false;
     int processors = 4, shared_bytes = 99 << 10; /* what the host is told of a device */
+    bool is_dry = false;       /* launches are counted, nothing runs, and memory is nowhere */
+    std::vector<double> told;  /* by CELLGEN_TELL */
     int devices = 1, current_device = 0;
     std::map<int, int> capabilities; /* of devices that are not of capability 8.0 */
     std::map<void *, int> streams;   /* the device of a stream, -1: destroyed; others are of any */
@@ -449,6 +452,7 @@ inline void cellgen_mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&
     CELLGEN_EMULATE(run, true, kernel, grid, block, bytes, __VA_ARGS__)
 #define CELLGEN_DYNAMIC_SHARED(type, name)                                                         \
     type *const name = (type *)cellgen_emulator::one().granted()
+#define CELLGEN_TELL(...) (cellgen_emulator::one().told = {__VA_ARGS__})
 
 /* -------------------------------------------------------------------- the runtime of the host */
 
@@ -539,10 +543,12 @@ inline cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, int, void *)
     CELLGEN_MAY_FAIL;
     return cudaSuccess;
 }
+#define CELLGEN_NOWHERE ((void *)(uintptr_t)4096) /* memory that nothing is to touch */
 inline cudaError_t cudaMallocFromPoolAsync(
     void **address, size_t bytes, cudaMemPool_t, cudaStream_t stream)
 {
     CELLGEN_MAY_FAIL_ON(stream);
+    if (machine.is_dry) return *address = CELLGEN_NOWHERE, cudaSuccess;
     const size_t limit = (size_t)1 << 40;
     *address = bytes < limit ? aligned_alloc(256, (bytes + 255) / 256 * 256) : nullptr;
     if (*address) memset(*address, 0xff, bytes);
@@ -562,6 +568,7 @@ inline cudaError_t cudaFreeAsync(void *address, cudaStream_t stream)
 {
     CELLGEN_MAY_FAIL_ON(stream);
     const auto captured = machine.capturing.find(stream);
+    if (address == CELLGEN_NOWHERE) return cudaSuccess;
     if (captured == machine.capturing.end()) free(address);
     else captured->second->freed.push_back(address);
     return cudaSuccess;
@@ -676,6 +683,21 @@ extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_s
     void *stream, int device)
 {
     cellgen_emulator::one().streams[stream] = device;
+}
+
+/* Whether launches are counted only. */
+extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_dry(int dry)
+{
+    cellgen_emulator::one().is_dry = dry != 0;
+}
+
+/* What the host weighed last, if there is room; how many figures; they are forgotten. */
+extern "C" __attribute__((weak, visibility("default"))) int64_t cellgen_emulation_told(
+    double *figures, int64_t most)
+{
+    const std::vector<double> told = std::exchange(cellgen_emulator::one().told, {});
+    for (size_t at = 0; at < told.size() && (int64_t)at < most; ++at) figures[at] = told[at];
+    return (int64_t)told.size();
 }
 
 extern "C" __attribute__((weak, visibility("default"))) void cellgen_emulation_fail(

@@ -85,8 +85,9 @@ inline int cellgen_choose_blocks(
     const bool thread_fits = products * (int64_t)sizeof(E) <= most;
     const bool fragment_fits = has_units && fragments * (int64_t)sizeof(E) <= most;
     const int64_t whole_rows = cellgen_whole(blocks->rows, CELLGEN_FRAGMENT_ROWS);
-    double best = (double)stages * CELLGEN_NS_LAUNCH
+    const double by_steps = (double)stages * CELLGEN_NS_LAUNCH
         + (double)rows * (double)heads * (double)products / CELLGEN_DEVICE_PRODUCTS_PER_NS;
+    double best = by_steps;
     const int64_t apart = cellgen_threads(blocks->rows * widest);
     const int64_t together = cellgen_threads(
         whole_rows / CELLGEN_FRAGMENT_ROWS * cellgen_whole(widest, CELLGEN_FRAGMENT_UNITS) * 4);
@@ -107,6 +108,10 @@ inline int cellgen_choose_blocks(
     const int64_t held = way == CELLGEN_BY_FRAGMENT ? fragments : products;
     blocks->shared = held * (int64_t)sizeof(E);
     blocks->threads = way == CELLGEN_BY_FRAGMENT ? together : apart;
+    CELLGEN_TELL((double)way, (double)blocks->count, (double)heads, (double)blocks->rows,
+                 (double)blocks->threads, (double)(products * (int64_t)sizeof(E)),
+                 has_units ? (double)(fragments * (int64_t)sizeof(E)) : 0.0, by_steps, by_thread,
+                 by_fragment);
     return way;
 }
 
