@@ -956,19 +956,27 @@ _CURRENT_STREAM: Mapping[str, Callable[[Any], int]] = {
 """How to ask a library for its current stream."""
 
 
-def _torch_empty(like: Any, shape: tuple[int, ...], dtype: str) -> object:
-    return like.new_empty(shape)
+def _torch_empty(like: Any, shape: tuple[int, ...], dtype: str, stream: int) -> object:
+    cuda = sys.modules["torch"].cuda
+    if int(cuda.current_stream(like.device).cuda_stream) == stream:
+        return like.new_empty(shape)
+    own = cuda.ExternalStream(stream, like.device) if stream else cuda.default_stream(like.device)
+    with cuda.stream(own):
+        return like.new_empty(shape)
 
 
-def _cupy_empty(like: Any, shape: tuple[int, ...], dtype: str) -> object:
-    return sys.modules["cupy"].empty(shape, dtype)
+def _cupy_empty(like: Any, shape: tuple[int, ...], dtype: str, stream: int) -> object:
+    cupy = sys.modules["cupy"]
+    with cupy.cuda.ExternalStream(stream):
+        return cupy.empty(shape, dtype)
 
 
-_EMPTY: Mapping[str, Callable[[Any, tuple[int, ...], str], object]] = {
+_EMPTY: Mapping[str, Callable[[Any, tuple[int, ...], str, int], object]] = {
     "torch": _torch_empty,
     "cupy": _cupy_empty,
 }
-"""How to ask a library for an array that is not initialised."""
+"""How to ask a library for an array that is not initialised, in the order of a stream: what another
+stream still reads must not be given for it."""
 
 
 def _make(
@@ -976,7 +984,7 @@ def _make(
 ) -> object:
     make = _EMPTY.get(type(like).__module__.partition(".")[0])
     if make is not None:
-        return make(like, shape, dtype)
+        return make(like, shape, dtype, stream)
     return DeviceArray(library, shape, dtype, device, stream)
 
 

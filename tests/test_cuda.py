@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -1463,6 +1464,47 @@ def test_the_callers_stream_reaches_the_arrays(elman: tuple[CudaKernel, Arrays])
     assert lent["x"].streams == [77, 78, 1]
     with pytest.raises(ArgumentError, match="stream is 'fast', expected an address"):
         kernel.sequence_forward(**lent, stream="fast")
+
+
+@with_cxx
+def test_results_are_taken_in_the_order_of_the_callers_stream(
+    elman: tuple[CudaKernel, Arrays], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library gives memory again that its current stream may still read: where the call runs on
+    another one, that one has to be current when the library is asked."""
+    kernel, given = elman
+    current, asked = [5], []
+
+    @contextmanager
+    def stream(other: int) -> Iterator[None]:
+        before, current[0] = current[0], other
+        yield
+        current[0] = before
+
+    class Tensor(ByCapsule):
+        def new_empty(self, shape: tuple[int, ...]) -> Tensor:
+            asked.append(current[0])
+            return Tensor(np.full(shape, np.nan))
+
+        def data_ptr(self) -> int:
+            return self.array.ctypes.data
+
+    Tensor.__module__ = "torch"
+    cuda = SimpleNamespace(
+        current_stream=lambda device: SimpleNamespace(cuda_stream=current[0]),
+        default_stream=lambda device: 0,
+        ExternalStream=lambda handle, device: handle,
+        stream=stream,
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    tensors = {n: Tensor(a) for n, a in given.items()}
+    expected = OnHost(kernel).sequence_forward(**given)
+    for given_stream, used in ((None, 5), (77, 77), (0, 0)):
+        asked.clear()
+        found = kernel.sequence_forward(**tensors, stream=given_stream)
+        assert asked == [used] * 2
+        assert current == [5]
+        assert np.array_equal(found.h.array, expected.h)
 
 
 @with_cxx
