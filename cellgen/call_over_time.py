@@ -62,7 +62,9 @@ class Options:
     zero. ``reverse``: from the last step to the first. ``batch_first``: arrays over time, mask and
     reset are (B, T, ...). ``zero_output_for_mask``: states over time of a step that ``mask`` leaves
     out are zeros instead of the step before's (Keras' name); outputs that are no states (SRU's h, a
-    gate) are zeros there in any case. ``last_only``: no outputs over time, final states alone.
+    gate) are zeros there in any case. ``last_only``: no outputs over time, but final states, and
+    outputs that are no states (B, ...) as each row's last step that counts gives them, zeros where
+    none does.
     ``window``: no gradient passes from a step that is a multiple of it to the one before; 0: all
     do. ``plan``: how to run, as
     ``sequence_forward.plan(...)`` gives it or with changes; results do not depend on it.
@@ -99,7 +101,7 @@ OPTION_TEXTS = {
     "reverse": "from the last step to the first",
     "batch_first": "arrays over time are (B, T, ...)",
     "zero_output_for_mask": "states over time are zeros where mask leaves a step out",
-    "last_only": "no outputs over time, final states alone",
+    "last_only": "no outputs over time; final states, and other outputs of the last step (B, ...)",
     "window": "steps; no gradient passes from a multiple of it to the step before; 0: all do",
     "bp_lim": "states that every term of the loss reaches; None: all",
     "plan": "how to run, as plan(...) of this function gives it",
@@ -164,6 +166,7 @@ class TimeFunction(KernelFunction):
         named = (*function.arguments, *function.results)
         self._turned = frozenset(item.name for item in named if item.over_time)
         self._outputs = frozenset(i.name for i in function.results if i.over_time)
+        self._stateless = frozenset(n for n in self._outputs if f"{n}_last" not in self._fields)
         self._ordered = (*self._fields, *self._saves)
         self.saved = result_class("saved", self._saves)
 
@@ -182,6 +185,12 @@ class TimeFunction(KernelFunction):
             if name in arguments and arguments[name] is None:
                 del arguments[name]
         results = {} if out is None else take_out(self.__qualname__, self._fields, out)
+        unformed = self._outputs & results.keys() if options.last_only else ()
+        if unformed:
+            raise ArgumentError(
+                f"{self.__qualname__}: out has {', '.join(sorted(unformed))}, expected final states "
+                f"alone, since last_only forms no outputs over time; leave it out"
+            )
         if options.batch_first:
             arguments, results = self._time_first(arguments), self._time_first(results)
         plan = self._find_plan(arguments, results)
@@ -191,17 +200,19 @@ class TimeFunction(KernelFunction):
         library = self._kernel.library()
         view, pointer = plan.view, plan.pointer
         found: dict[str, Array | None] = {}
+        shown: dict[str, Array] = {}
         for name, shape in plan.fresh:
-            if (save or name not in self._saves) and not (
+            if options.last_only and name in self._stateless:
+                shown[name] = found[name] = np.zeros(shape[1:], plan.dtype)
+            elif (save or name not in self._saves) and not (
                 options.last_only and name in self._outputs
             ):
                 found[name] = self._empty(name, shape, plan.dtype, options)
         found.update(results)
         strides = plan.strides
-        if options.batch_first and strides is None:
-            strides = self._dense(plan)
-        if options.batch_first and strides is not None:
-            strides = self._with_fresh(strides, found)
+        if options.batch_first:
+            fresh = {n: a for n, a in found.items() if n not in shown}
+            strides = self._with_fresh(strides or self._dense(plan), fresh)
         apart = plan.apart | self._outputs if options.batch_first else plan.apart
         members: list[object] = []
         for name in plan.arrays:
@@ -243,7 +254,7 @@ class TimeFunction(KernelFunction):
         del keep
         if code:
             raise self._failure(plan, code, options)
-        return self._time_first(found) if options.batch_first else found
+        return (self._time_first(found) if options.batch_first else found) | shown
 
     def _run_plain(
         self,

@@ -30,10 +30,12 @@ PROBES = 2
 
 @dataclass(frozen=True)
 class Sequence:
-    """Outputs over time by name, and final states by ``<state>_last``."""
+    """Outputs over time by name, final states by ``<state>_last``, and outputs that are no states
+    at the last step of each row that counts."""
 
     outputs: dict[str, Array]
     last: dict[str, Array]
+    shown: dict[str, Array]
 
     @property
     def results(self) -> dict[str, Array]:
@@ -58,6 +60,7 @@ def run_steps(
     collected: dict[str, list[Array]] = {str(v.name): [] for v in definition.outputs}
     state = {name: arguments[name] for name in following}
     states_after = {str(new.name): name for name, new in following.items()}
+    shown: dict[str, Array] = {}
     started = np.zeros(sizes["B"], bool)
     for order, t in enumerate(_order(options, sizes["T"])):
         inside, counts, fresh = _flags_at(options, t, sizes["B"])
@@ -71,6 +74,8 @@ def run_steps(
         started |= counts
         for name, steps in collected.items():
             kept = state[states_after[name]] if name in states_after else 0 * values[name]
+            if name not in states_after:
+                shown[name] = _where(counts, values[name], shown.get(name, kept))
             steps.append(_where(counts, values[name], _where(held, kept, 0 * kept)))
         state = {
             name: _where(counts, values[str(new.name)], state[name])
@@ -78,7 +83,7 @@ def run_steps(
         }
     outputs = {name: _in_order(steps, options) for name, steps in collected.items()}
     last = {f"{new.name}_last": state[name] for name, new in following.items()}
-    return Sequence(outputs, last)
+    return Sequence(outputs, last, shown)
 
 
 def _keywords(options: Options) -> dict[str, object]:
@@ -158,13 +163,15 @@ def forward_errors(
     """
     call = {name: np.asarray(a, dtype, order="C") for name, a in arguments.items()}
     given = {**_turned(kernel, call, options), **_keywords(options)}
-    runs = []
-    for more in ({}, *([{"last_only": True}] if options.last_only else [])):
-        result = kernel.functions["sequence_forward"](out=None, **given, **more)
-        found = {n: a for n, a in result._asdict().items() if a is not None}
-        runs.append(_turned(kernel, found, options))
+    forward_function = kernel.functions["sequence_forward"]
+    found = forward_function(out=None, **given)._asdict()
+    every = _turned(kernel, {n: a for n, a in found.items() if a is not None}, options)
+    alone = (
+        forward_function(out=None, **given, last_only=True)._asdict() if options.last_only else {}
+    )
     wide = {name: a.astype(np.float64) for name, a in call.items()}
-    exact = run_steps(definition, wide, sizes, options).results
+    steps = run_steps(definition, wide, sizes, options)
+    exact = steps.results
     scales = {name: _largest(a) for name, a in exact.items()}
     rng = np.random.default_rng(0)
     for _ in range(PROBES):
@@ -173,8 +180,11 @@ def forward_errors(
             scales[name] = max(scales[name], _largest(array - exact[name]) / NUDGE)
     errors: dict[str, float] = {}
     for name, expected in exact.items():
-        for found in (runs[0], *(run for run in runs[1:] if name in run)):
-            error = _largest(found[name].astype(np.float64) - expected) / (scales[name] or 1.0)
+        pairs = [(every[name], expected)]
+        if alone.get(name) is not None:
+            pairs.append((alone[name], {**steps.last, **steps.shown}[name]))
+        for array, value in pairs:
+            error = _largest(array.astype(np.float64) - value) / (scales[name] or 1.0)
             errors[name] = max(errors.get(name, 0.0), error if error >= 0 else np.inf)
     return errors
 

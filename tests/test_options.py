@@ -10,7 +10,7 @@ import pytest
 import cellgen
 from cellgen.abi import axis_length
 from cellgen.call_over_time import NONE, Options
-from cellgen.cells import GRU, LSTM, Elman, GRUBlockCell, GRUResetBefore, LSTMPeephole
+from cellgen.cells import GRU, LSTM, QRNN, Elman, GRUBlockCell, GRUResetBefore, LSTMPeephole
 from cellgen.errors import ArgumentError, BuildError
 from cellgen.over_time import STEP, run_steps
 
@@ -400,8 +400,30 @@ def test_the_last_state_alone(cell, threads):
     for name in every._fields[:-1]:
         if name.endswith("_last"):
             assert np.array_equal(getattr(every, name), getattr(last, name))
-        else:
+        elif f"{name}_last" in every._fields:
             assert getattr(last, name) is None
+        else:
+            assert np.array_equal(getattr(last, name), getattr(every, name)[-1])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_the_last_output_that_is_no_state(threads, batch_first):
+    """QRNN's h: of each row's last step that counts, zeros for a row of length 0."""
+    kernel, dims = kernel_of(QRNN), {"T": 5, "B": 3, "I": 4, "H": 20}
+    arguments = draw(kernel.sequence_forward.function, 0, sizes=dims)
+    if batch_first:
+        arguments["x"] = arguments["x"].swapaxes(0, 1)
+    how = {"lengths": [5, 0, 2], "batch_first": batch_first, "threads": threads}
+    every = kernel.sequence_forward(**arguments, **how).h
+    last = kernel.sequence_forward(**arguments, **how, last_only=True).h
+    steps = every.swapaxes(0, 1) if batch_first else every
+    assert last.shape == (3, 20)
+    np.testing.assert_array_equal(last, [steps[4, 0], 0 * steps[0, 1], steps[1, 2]])
+    with pytest.raises(ArgumentError, match="out has h, expected final states alone"):
+        kernel.sequence_forward(**arguments, **how, last_only=True, out={"h": every})
+    none = draw(kernel.sequence_forward.function, 0, sizes=dims | {"T": 0})
+    assert not kernel.sequence_forward(**none, last_only=True).h.any()
 
 
 @pytest.mark.parametrize("threads", [1, 2])

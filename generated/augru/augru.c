@@ -922,7 +922,7 @@ int CELLGEN_NAME(augru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int
     here.step_a = here.counts ? cg_own(here.stage_a, 1) : here.series_a;
     even = even && cg_is_even(here.series_a, nB);
     here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    if (!args->h) here.series_h = cg_own(here.only_h, nH);
+    if (here.only_h) here.series_h = cg_own(here.only_h, nH);
     even = even && cg_is_even(here.series_h, nB);
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;

@@ -1084,7 +1084,7 @@ int CELLGEN_NAME(cfc_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.step_ts = here.counts ? cg_own(here.stage_ts, 1) : here.series_ts;
     even = even && cg_is_even(here.series_ts, nB);
     here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    if (!args->h) here.series_h = cg_own(here.only_h, nH);
+    if (here.only_h) here.series_h = cg_own(here.only_h, nH);
     even = even && cg_is_even(here.series_h, nB);
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;

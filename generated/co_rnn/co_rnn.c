@@ -735,10 +735,10 @@ int CELLGEN_NAME(co_rnn_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, in
     here.step_x = here.counts ? cg_own(here.stage_x, nI) : here.series_x;
     even = even && cg_is_even(here.series_x, nB);
     here.series_y = cg_series_of(args->y, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    if (!args->y) here.series_y = cg_own(here.only_y, nH);
+    if (here.only_y) here.series_y = cg_own(here.only_y, nH);
     even = even && cg_is_even(here.series_y, nB);
     here.series_z = cg_series_of(args->z, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    if (!args->z) here.series_z = cg_own(here.only_z, nH);
+    if (here.only_z) here.series_z = cg_own(here.only_z, nH);
     even = even && cg_is_even(here.series_z, nB);
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;

@@ -728,12 +728,24 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_settle)(
             else
                 cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
         }
-        if (!counts)
-            cg_copy_row(memory->series_r.rows + step * memory->series_r.step + row * memory->series_r.row, 0, nH);
-        if (!counts)
-            cg_copy_row(memory->series_u.rows + step * memory->series_u.step + row * memory->series_u.row, 0, nH);
-        if (!counts)
-            cg_copy_row(memory->series_c.rows + step * memory->series_c.step + row * memory->series_c.row, 0, nH);
+        {
+            real *made = memory->series_r.rows + step * memory->series_r.step + row * memory->series_r.row;
+            if (!counts) cg_copy_row(made, 0, nH);
+            if (memory->only_r && memory->args->r && (counts || step == 0))
+                cg_copy_row(memory->args->r + row * nH, made, nH);
+        }
+        {
+            real *made = memory->series_u.rows + step * memory->series_u.step + row * memory->series_u.row;
+            if (!counts) cg_copy_row(made, 0, nH);
+            if (memory->only_u && memory->args->u && (counts || step == 0))
+                cg_copy_row(memory->args->u + row * nH, made, nH);
+        }
+        {
+            real *made = memory->series_c.rows + step * memory->series_c.step + row * memory->series_c.row;
+            if (!counts) cg_copy_row(made, 0, nH);
+            if (memory->only_c && memory->args->c && (counts || step == 0))
+                cg_copy_row(memory->args->c + row * nH, made, nH);
+        }
     }
 }
 
@@ -970,16 +982,16 @@ int CELLGEN_NAME(gru_block_cell_sequence_forward)(int64_t nT, int64_t nB, int64_
     here.step_x = here.counts ? cg_own(here.stage_x, nI) : here.series_x;
     even = even && cg_is_even(here.series_x, nB);
     here.series_r = cg_series_of(args->r, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    if (!args->r) here.series_r = cg_own(here.only_r, nH);
+    if (here.only_r) here.series_r = cg_own(here.only_r, nH);
     even = even && cg_is_even(here.series_r, nB);
     here.series_u = cg_series_of(args->u, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    if (!args->u) here.series_u = cg_own(here.only_u, nH);
+    if (here.only_u) here.series_u = cg_own(here.only_u, nH);
     even = even && cg_is_even(here.series_u, nB);
     here.series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 6 : 0, reverse);
-    if (!args->c) here.series_c = cg_own(here.only_c, nH);
+    if (here.only_c) here.series_c = cg_own(here.only_c, nH);
     even = even && cg_is_even(here.series_c, nB);
     here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 8 : 0, reverse);
-    if (!args->h) here.series_h = cg_own(here.only_h, nH);
+    if (here.only_h) here.series_h = cg_own(here.only_h, nH);
     even = even && cg_is_even(here.series_h, nB);
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;

@@ -81,8 +81,9 @@ typedef struct {
                                  * then for mask and for reset; NULL: no gaps */
     int64_t reverse;  /* 1: from the last step to the first; final states belong to the first */
     int64_t hold;     /* outputs of a step that `mask` leaves out: 0 zeros, 1 the step before's */
-    int64_t last;     /* forward, 1: outputs over time are not wanted, their pointers may be NULL */
-    int64_t window;   /* backward: no gradient enters step n * window from the one after; 0: all do */
+    int64_t last;     /* forward, 1: no outputs over time; those that are no states are (B, units), of
+                       * each row's last step that counts; pointers to any may be NULL */
+    int64_t window;   /* backward: no gradient passes from step n * window to the one before; 0: all do */
     const void *packed; /* what ..._pack has made of the weights; NULL: every call packs them */
     const cellgen_plan *plan; /* how to run; NULL: as <cell>_<function>_plan says */
     int64_t flush; /* 1: denormal numbers count as zeros during the call; they may take ten times as long */

@@ -2064,7 +2064,7 @@ int CELLGEN_NAME(layer_norm_gru_sequence_forward)(int64_t nT, int64_t nB, int64_
     here.step_x = here.counts ? cg_own(here.stage_x, nI) : here.series_x;
     even = even && cg_is_even(here.series_x, nB);
     here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    if (!args->h) here.series_h = cg_own(here.only_h, nH);
+    if (here.only_h) here.series_h = cg_own(here.only_h, nH);
     even = even && cg_is_even(here.series_h, nB);
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;

@@ -648,10 +648,10 @@ int CELLGEN_NAME(lif_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.step_x = here.counts ? cg_own(here.stage_x, nI) : here.series_x;
     even = even && cg_is_even(here.series_x, nB);
     here.series_s = cg_series_of(args->s, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    if (!args->s) here.series_s = cg_own(here.only_s, nH);
+    if (here.only_s) here.series_s = cg_own(here.only_s, nH);
     even = even && cg_is_even(here.series_s, nB);
     here.series_v = cg_series_of(args->v, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    if (!args->v) here.series_v = cg_own(here.only_v, nH);
+    if (here.only_v) here.series_v = cg_own(here.only_v, nH);
     even = even && cg_is_even(here.series_v, nB);
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;

@@ -1002,8 +1002,12 @@ static void CELLGEN_NAME(lru_sequence_forward_settle)(
             else
                 cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
         }
-        if (!counts)
-            cg_copy_row(memory->series_y.rows + step * memory->series_y.step + row * memory->series_y.row, 0, nI);
+        {
+            real *made = memory->series_y.rows + step * memory->series_y.step + row * memory->series_y.row;
+            if (!counts) cg_copy_row(made, 0, nI);
+            if (memory->only_y && memory->args->y && (counts || step == 0))
+                cg_copy_row(memory->args->y + row * nI, made, nI);
+        }
     }
 }
 
@@ -1300,13 +1304,13 @@ int CELLGEN_NAME(lru_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int64
     here.step_x = here.counts ? cg_own(here.stage_x, nI) : here.series_x;
     even = even && cg_is_even(here.series_x, nB);
     here.series_y = cg_series_of(args->y, nT, nB, nI, strides ? strides + 2 : 0, reverse);
-    if (!args->y) here.series_y = cg_own(here.only_y, nI);
+    if (here.only_y) here.series_y = cg_own(here.only_y, nI);
     even = even && cg_is_even(here.series_y, nB);
     here.series_h_re = cg_series_of(args->h_re, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    if (!args->h_re) here.series_h_re = cg_own(here.only_h_re, nH);
+    if (here.only_h_re) here.series_h_re = cg_own(here.only_h_re, nH);
     even = even && cg_is_even(here.series_h_re, nB);
     here.series_h_im = cg_series_of(args->h_im, nT, nB, nH, strides ? strides + 6 : 0, reverse);
-    if (!args->h_im) here.series_h_im = cg_own(here.only_h_im, nH);
+    if (here.only_h_im) here.series_h_im = cg_own(here.only_h_im, nH);
     even = even && cg_is_even(here.series_h_im, nB);
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;

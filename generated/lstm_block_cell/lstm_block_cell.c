@@ -714,16 +714,36 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_forward_settle)(
             else
                 cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
         }
-        if (!counts)
-            cg_copy_row(memory->series_i.rows + step * memory->series_i.step + row * memory->series_i.row, 0, nH);
-        if (!counts)
-            cg_copy_row(memory->series_f.rows + step * memory->series_f.step + row * memory->series_f.row, 0, nH);
-        if (!counts)
-            cg_copy_row(memory->series_o.rows + step * memory->series_o.step + row * memory->series_o.row, 0, nH);
-        if (!counts)
-            cg_copy_row(memory->series_ci.rows + step * memory->series_ci.step + row * memory->series_ci.row, 0, nH);
-        if (!counts)
-            cg_copy_row(memory->series_co.rows + step * memory->series_co.step + row * memory->series_co.row, 0, nH);
+        {
+            real *made = memory->series_i.rows + step * memory->series_i.step + row * memory->series_i.row;
+            if (!counts) cg_copy_row(made, 0, nH);
+            if (memory->only_i && memory->args->i && (counts || step == 0))
+                cg_copy_row(memory->args->i + row * nH, made, nH);
+        }
+        {
+            real *made = memory->series_f.rows + step * memory->series_f.step + row * memory->series_f.row;
+            if (!counts) cg_copy_row(made, 0, nH);
+            if (memory->only_f && memory->args->f && (counts || step == 0))
+                cg_copy_row(memory->args->f + row * nH, made, nH);
+        }
+        {
+            real *made = memory->series_o.rows + step * memory->series_o.step + row * memory->series_o.row;
+            if (!counts) cg_copy_row(made, 0, nH);
+            if (memory->only_o && memory->args->o && (counts || step == 0))
+                cg_copy_row(memory->args->o + row * nH, made, nH);
+        }
+        {
+            real *made = memory->series_ci.rows + step * memory->series_ci.step + row * memory->series_ci.row;
+            if (!counts) cg_copy_row(made, 0, nH);
+            if (memory->only_ci && memory->args->ci && (counts || step == 0))
+                cg_copy_row(memory->args->ci + row * nH, made, nH);
+        }
+        {
+            real *made = memory->series_co.rows + step * memory->series_co.step + row * memory->series_co.row;
+            if (!counts) cg_copy_row(made, 0, nH);
+            if (memory->only_co && memory->args->co && (counts || step == 0))
+                cg_copy_row(memory->args->co + row * nH, made, nH);
+        }
     }
 }
 
@@ -979,25 +999,25 @@ int CELLGEN_NAME(lstm_block_cell_sequence_forward)(int64_t nT, int64_t nB, int64
     here.step_x = here.counts ? cg_own(here.stage_x, nI) : here.series_x;
     even = even && cg_is_even(here.series_x, nB);
     here.series_i = cg_series_of(args->i, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    if (!args->i) here.series_i = cg_own(here.only_i, nH);
+    if (here.only_i) here.series_i = cg_own(here.only_i, nH);
     even = even && cg_is_even(here.series_i, nB);
     here.series_cs = cg_series_of(args->cs, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    if (!args->cs) here.series_cs = cg_own(here.only_cs, nH);
+    if (here.only_cs) here.series_cs = cg_own(here.only_cs, nH);
     even = even && cg_is_even(here.series_cs, nB);
     here.series_f = cg_series_of(args->f, nT, nB, nH, strides ? strides + 6 : 0, reverse);
-    if (!args->f) here.series_f = cg_own(here.only_f, nH);
+    if (here.only_f) here.series_f = cg_own(here.only_f, nH);
     even = even && cg_is_even(here.series_f, nB);
     here.series_o = cg_series_of(args->o, nT, nB, nH, strides ? strides + 8 : 0, reverse);
-    if (!args->o) here.series_o = cg_own(here.only_o, nH);
+    if (here.only_o) here.series_o = cg_own(here.only_o, nH);
     even = even && cg_is_even(here.series_o, nB);
     here.series_ci = cg_series_of(args->ci, nT, nB, nH, strides ? strides + 10 : 0, reverse);
-    if (!args->ci) here.series_ci = cg_own(here.only_ci, nH);
+    if (here.only_ci) here.series_ci = cg_own(here.only_ci, nH);
     even = even && cg_is_even(here.series_ci, nB);
     here.series_co = cg_series_of(args->co, nT, nB, nH, strides ? strides + 12 : 0, reverse);
-    if (!args->co) here.series_co = cg_own(here.only_co, nH);
+    if (here.only_co) here.series_co = cg_own(here.only_co, nH);
     even = even && cg_is_even(here.series_co, nB);
     here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 14 : 0, reverse);
-    if (!args->h) here.series_h = cg_own(here.only_h, nH);
+    if (here.only_h) here.series_h = cg_own(here.only_h, nH);
     even = even && cg_is_even(here.series_h, nB);
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;

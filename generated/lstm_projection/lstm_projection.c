@@ -1085,10 +1085,10 @@ int CELLGEN_NAME(lstm_projection_sequence_forward)(int64_t nT, int64_t nB, int64
     here.step_x = here.counts ? cg_own(here.stage_x, nI) : here.series_x;
     even = even && cg_is_even(here.series_x, nB);
     here.series_r = cg_series_of(args->r, nT, nB, nP, strides ? strides + 2 : 0, reverse);
-    if (!args->r) here.series_r = cg_own(here.only_r, nP);
+    if (here.only_r) here.series_r = cg_own(here.only_r, nP);
     even = even && cg_is_even(here.series_r, nB);
     here.series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    if (!args->c) here.series_c = cg_own(here.only_c, nH);
+    if (here.only_c) here.series_c = cg_own(here.only_c, nH);
     even = even && cg_is_even(here.series_c, nB);
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;

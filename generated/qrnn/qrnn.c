@@ -567,8 +567,12 @@ static void CELLGEN_NAME(qrnn_sequence_forward_settle)(
             else
                 cg_copy_row(next, found == CELLGEN_HELD ? now : 0, nH);
         }
-        if (!counts)
-            cg_copy_row(memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row, 0, nH);
+        {
+            real *made = memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row;
+            if (!counts) cg_copy_row(made, 0, nH);
+            if (memory->only_h && memory->args->h && (counts || step == 0))
+                cg_copy_row(memory->args->h + row * nH, made, nH);
+        }
     }
 }
 
@@ -781,10 +785,10 @@ int CELLGEN_NAME(qrnn_sequence_forward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.step_x = here.counts ? cg_own(here.stage_x, nI) : here.series_x;
     even = even && cg_is_even(here.series_x, nB);
     here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 2 : 0, reverse);
-    if (!args->h) here.series_h = cg_own(here.only_h, nH);
+    if (here.only_h) here.series_h = cg_own(here.only_h, nH);
     even = even && cg_is_even(here.series_h, nB);
     here.series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 4 : 0, reverse);
-    if (!args->c) here.series_c = cg_own(here.only_c, nH);
+    if (here.only_c) here.series_c = cg_own(here.only_c, nH);
     even = even && cg_is_even(here.series_c, nB);
     here.gather = here.counts || !even;
     here.by_units = plan.by_units != 0;
