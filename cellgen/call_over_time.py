@@ -188,8 +188,8 @@ class TimeFunction(KernelFunction):
         unformed = self._outputs & results.keys() if options.last_only else ()
         if unformed:
             raise ArgumentError(
-                f"{self.__qualname__}: out has {', '.join(sorted(unformed))}, expected final states "
-                f"alone, since last_only forms no outputs over time; leave it out"
+                f"{self.__qualname__}: out has {', '.join(sorted(unformed))}, expected final "
+                f"states alone, since last_only forms no outputs over time; leave it out"
             )
         if options.batch_first:
             arguments, results = self._time_first(arguments), self._time_first(results)

@@ -176,6 +176,7 @@ def test_wrong_dimensions_are_named(dims):
 
 def test_c_and_python_know_the_same_members():
     text = (include_folder() / "cellgen.h").read_text(encoding="utf-8")
+    assert f"#define CELLGEN_ABI_VERSION {abi.ABI_VERSION}\n" in text
     for struct, names in (("constants", abi.CONSTANTS), ("plan", (*abi.PLAN, "by"))):
         body = re.findall(r"typedef struct \{([^}]*)\} cellgen_" + struct, text)[0]
         found = re.findall(r"^\s*\w+ \**(\w+);", body, re.MULTILINE)
