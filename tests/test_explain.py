@@ -53,6 +53,22 @@ def test_groups_and_reasons_of_a_gru():
     assert all(f"d_{name}" in deferred for name in ("w_z", "u_z", "w_n", "u_n"))
 
 
+def test_figures_of_a_shape_are_the_kernels():
+    """LSTM: 2 * 100 * 32 * 4 H (I + H) operations forward, twice that backward; four saved."""
+    kernel = cellgen.load("lstm")
+    found = rows(explain(LSTM, Shape(SIZES, threads=2), kernel), "figures at")
+    products = 2 * 100 * 32 * 4 * 256 * (128 + 256)
+    assert f"forward: {products / 1e9:.3g} Gflop" in found
+    assert f"backward: {2 * products / 1e9:.3g} Gflop" in found
+    assert "saved: 4 KiB a step and row, 12.5 MiB in all" in found
+    library = kernel.library()
+    for way in ("forward", "backward"):
+        size = getattr(library.lib, f"lstm_sequence_{way}_workspace_size_f32")
+        mebibytes = size(*SIZES.values(), library.ffi.NULL) / 2**20
+        (line,) = [row for row in found if row.startswith(f"sequence_{way}: ")]
+        assert line.endswith(f"; {mebibytes:.3g} MiB of workspace")
+
+
 def test_multiply_adds_are_those_of_the_equations():
     programs = sequence_of(LSTM).programs
     assert (multiply_adds(programs.forward) - 4 * B * (I * H + H * H)).expand() == 0
