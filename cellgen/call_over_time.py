@@ -178,8 +178,12 @@ class TimeFunction(KernelFunction):
         threads: int | None,
         *,
         save: bool = False,
+        packed: Packed | None = None,
     ) -> dict[str, Array | None]:
-        """Check and call; return every array of the results by name."""
+        """Check and call; return every array of the results by name.
+
+        ``packed`` is given here where it is the only option, as in inference step by step.
+        """
         scalars = self._take_scalars(arguments)
         for name in self._nullable:
             if name in arguments and arguments[name] is None:
@@ -196,7 +200,9 @@ class TimeFunction(KernelFunction):
         plan = self._find_plan(arguments, results)
         assert isinstance(plan, TimePlan)
         if plan.plain and options is NONE:
-            return self._run_plain(plan, arguments, scalars, threads, save=save)
+            return self._run_plain(plan, arguments, scalars, threads, save=save, packed=packed)
+        if packed is not None:
+            options = Options(packed=packed)
         library = self._kernel.library()
         view, pointer = plan.view, plan.pointer
         found: dict[str, Array | None] = {}
@@ -264,6 +270,7 @@ class TimeFunction(KernelFunction):
         threads: int | None,
         *,
         save: bool,
+        packed: Packed | None,
     ) -> dict[str, Array | None]:
         """Call for all steps of arrays without gaps: what is left of ``_run`` in the usual case."""
         library = self._kernel.library()
@@ -285,7 +292,10 @@ class TimeFunction(KernelFunction):
         team = threads_team(
             library, self._kernel.interface, thread_count(threads, self.__qualname__)
         )
-        members += (memory.pointer, memory.bytes, team, null)
+        settings: Pointer = null
+        if packed is not None:
+            settings = library.ffi.new("cellgen_options *", {"packed": packed.memory.pointer})
+        members += (memory.pointer, memory.bytes, team, settings)
         code = plan.call(*plan.dims, plan.new(plan.struct, members))
         if code:
             raise defect(self.__qualname__, plan, code)
@@ -550,7 +560,7 @@ class SequenceForward(TimeFunction):
 
         Raises ArgumentError, BuildError, MemoryError.
         """
-        options = NONE
+        options, alone = NONE, packed
         if (
             lengths is not None
             or mask is not None
@@ -559,9 +569,9 @@ class SequenceForward(TimeFunction):
             or batch_first
             or last_only
             or plan is not None
-            or packed is not None
             or flush_denormals
         ):
+            alone = None
             options = Options(
                 lengths,
                 mask,
@@ -576,7 +586,7 @@ class SequenceForward(TimeFunction):
             )
         if packed is not None:
             self._take_packed(arguments, packed)
-        found = self._run(arguments, out, options, threads, save=save)
+        found = self._run(arguments, out, options, threads, save=save, packed=alone)
         kept = tuple.__new__(self.saved, [found[n] for n in self._saves]) if save else None
         return tuple.__new__(self.result, [*(found.get(n) for n in self._fields), kept])
 
