@@ -22,24 +22,24 @@ from .errors import ArgumentError, BuildError
 from .results import Array
 
 DTYPES = {np.dtype(np.float32): PRECISIONS[0], np.dtype(np.float64): PRECISIONS[1]}
-OPTION_NAMES = (
-    "lengths",
-    "mask",
-    "reset",
-    "reverse",
-    "batch_first",
-    "zero_output_for_mask",
-    "last_only",
-    "window",
-    "bp_lim",
-    "plan",
-    "packed",
-    "flush_denormals",
-    "save",
-    "saved",
-    "threads",
-)
-"""Keywords of functions over time; no array of a cell can have these names."""
+OPTION_TEXTS = {
+    "save": "form what sequence_backward reads, too",
+    "saved": "what sequence_forward(..., save=True) gave as saved",
+    "threads": "how many; None: CELLGEN_NUM_THREADS, else all processors",
+    "lengths": "(B) integers; steps of each row that count, 0 to T",
+    "mask": "(T, B) bool; False: the step does not count and keeps the states",
+    "reset": "(T, B) bool; True: the state before the step is zero",
+    "reverse": "from the last step to the first",
+    "batch_first": "arrays over time are (B, T, ...)",
+    "zero_output_for_mask": "states over time are zeros where mask leaves a step out",
+    "last_only": "no outputs over time; final states, and other outputs of the last step (B, ...)",
+    "window": "steps; no gradient passes from a multiple of it to the step before; 0: all do",
+    "bp_lim": "states that every term of the loss reaches; None: all",
+    "plan": "how to run, as plan(...) of this function gives it",
+    "packed": "weights as pack(...) of the kernel gives them; they need not be passed then",
+    "flush_denormals": "numbers below the smallest normal one count as zeros",
+}
+"""Keywords of functions over time and what each does; no array of a cell can have these names."""
 Terms: TypeAlias = tuple[tuple[int, str], ...]
 
 
@@ -379,7 +379,7 @@ def scalar_places(function: Function) -> tuple[tuple[int, str, float], ...]:
 def require_callable(cell: str, function: Function) -> None:
     """Raise BuildError where an interface asks for what ``KernelFunction`` cannot do."""
     where = f"{cell}.{function.name}"
-    taken = ("out", *(OPTION_NAMES if function.team else ()))
+    taken = ("out", *(OPTION_TEXTS if function.team else ()))
     for item in function.arguments:
         if item.name in taken and not item.saved:
             raise BuildError(

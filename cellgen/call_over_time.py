@@ -19,6 +19,7 @@ import numpy as np
 from .abi import ERROR_CODES, UNFIT_PLAN, Argument, Function
 from .arguments import (
     DTYPES,
+    OPTION_TEXTS,
     Checked,
     as_scalar,
     as_steps,
@@ -90,25 +91,6 @@ class Options:
 
 
 NONE = Options()
-
-OPTION_TEXTS = {
-    "save": "form what sequence_backward reads, too",
-    "saved": "what sequence_forward(..., save=True) gave as saved",
-    "threads": "how many; None: CELLGEN_NUM_THREADS, else all processors",
-    "lengths": "(B) integers; steps of each row that count, 0 to T",
-    "mask": "(T, B) bool; False: the step does not count and keeps the states",
-    "reset": "(T, B) bool; True: the state before the step is zero",
-    "reverse": "from the last step to the first",
-    "batch_first": "arrays over time are (B, T, ...)",
-    "zero_output_for_mask": "states over time are zeros where mask leaves a step out",
-    "last_only": "no outputs over time; final states, and other outputs of the last step (B, ...)",
-    "window": "steps; no gradient passes from a multiple of it to the step before; 0: all do",
-    "bp_lim": "states that every term of the loss reaches; None: all",
-    "plan": "how to run, as plan(...) of this function gives it",
-    "packed": "weights as pack(...) of the kernel gives them; they need not be passed then",
-    "flush_denormals": "numbers below the smallest normal one count as zeros",
-}
-"""What each keyword of a function over time does, in a line; see ``Options``."""
 
 
 @dataclass(frozen=True)
