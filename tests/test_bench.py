@@ -355,3 +355,10 @@ def test_a_saved_run_is_shown_and_drawn_again(report, tmp_path):
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout) == json.loads(kept.read_text())
     assert picture.exists()
+
+
+def test_attention_scores_are_between_0_and_1():
+    problem = problem_of(cellgen.load("augru").interface, "augru", SMALL)
+    scores = problem.draw()["a"]
+    assert scores.dtype == np.float32
+    assert 0 < scores.min() < scores.max() < 1

@@ -51,8 +51,6 @@ def case(cell):
 @pytest.mark.parametrize("omit", [False, True], ids=["all given", "unread left out"])
 def test_terms_that_reach_every_state_give_the_whole_gradient(cell, omit):
     arguments, upstream = case(cell)
-    if cell.definition.name.startswith("ind_rnn_relu"):
-        arguments = {n: abs(a) for n, a in arguments.items()}
     options = {"lengths": LENGTHS, "reset": np.eye(5, 4, dtype=bool), "reverse": True}
     whole = gradients(cell, arguments, upstream, options)
     found = gradients(cell, arguments, upstream, options, 5, omit=omit)

@@ -25,6 +25,8 @@ BYTES = 4
 
 SEED = 1
 
+SCORES = frozenset({"a"})
+"""Inputs that are attention scores, in (0, 1): beyond it an AUGRU grows without bound."""
 POSITIVE = frozenset({"ts", "tau"})
 """Elapsed times and time constants, of the cells that are solvers."""
 
@@ -100,7 +102,8 @@ class Problem:
 
     def draw(self) -> Arrays:
         """Draw all arguments: inputs and upstream gradients of unit variance, weights as layers
-        start, in (-1, 1)/sqrt(H), where gradients neither vanish nor explode; times positive."""
+        start, in (-1, 1)/sqrt(H), where gradients neither vanish nor explode; times positive,
+        attention scores between 0 and 1."""
         rng = np.random.default_rng(SEED)
         bound = np.float32(1 / math.sqrt(self.shape.H))
         arrays = {name: np.zeros(lengths, np.float32) for name, lengths in self.states}
@@ -113,6 +116,8 @@ class Problem:
             arrays[name] = values
         for name in POSITIVE & arrays.keys():
             arrays[name] = np.abs(arrays[name])
+        for name in SCORES & arrays.keys():
+            arrays[name] = np.reciprocal(1 + np.exp(-arrays[name]))
         return arrays
 
 
