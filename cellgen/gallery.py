@@ -166,7 +166,7 @@ def _shape(case: Case) -> str:
 
 def _best_peer(case: Case) -> str:
     peer = case.best_peer
-    return f"{peer.name} {case.multiple(peer.median):.2f}" if peer else ""
+    return f"{peer.name} {case.multiple(peer):.2f}" if peer else ""
 
 
 def _by_work(run: Run, zoo: Zoo) -> Callable[[Case], str]:
@@ -185,7 +185,7 @@ _COLUMNS: Mapping[str, Callable[[Case], str]] = {
     "threads": lambda case: str(case.threads),
     "": lambda case: str(case.mode),
     "ms": lambda case: f"{1e3 * case.own.median:.2f}",
-    "floor": lambda case: f"{case.multiple(case.own.median):.2f}",
+    "floor": lambda case: f"{case.multiple(case.own):.2f}",
     "best peer": _best_peer,
 }
 

@@ -10,7 +10,9 @@ import io
 import json
 import math
 import os
+import statistics
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,14 +22,14 @@ from typer.testing import CliRunner
 import cellgen
 from cellgen import cli
 from cellgen.bench import command, memory
-from cellgen.bench.floor import Rates, floor_of
+from cellgen.bench.floor import Floor, Rates, floor_of
 from cellgen.bench.measure import TOLERANCE, Plan, compare, difference, measure
 from cellgen.bench.peers import OWN, PEERS, Peer, parse_peers
 from cellgen.bench.peers import own as own_kernels
 from cellgen.bench.plot import draw
 from cellgen.bench.problem import Mode, problem_of
 from cellgen.bench.process import Worker, WorkerError, environment, processors
-from cellgen.bench.report import Status, as_data, from_data, interquartile_range
+from cellgen.bench.report import Case, Entry, Status, as_data, from_data, interquartile_range
 from cellgen.bench.shapes import NAMED, Shape, parse_shapes
 from cellgen.bench.table import print_report
 from cellgen.errors import UsageError
@@ -147,6 +149,18 @@ def test_floors_are_positive_and_the_rates_come_from_the_run(report):
     for case in report.cases:
         assert case.floor.seconds > 0
         assert case.floor.bound in ("products", "memory")
+        assert len(case.sgemm) == report.rounds
+        assert 0 < max(case.sgemm) <= rates.best
+
+
+def test_multiples_are_taken_round_by_round():
+    """A machine that is half as fast in one round is no slowness of a kernel's."""
+    floor = Floor(flops=100, bytes=40, copy=10.0, seconds=4.0, bound="memory")
+    entry = Entry("cellgen", Status.TIMED, seconds=(20.0, 11.0, 30.0))
+    case = Case("any", Mode.BOTH, TINY, 1, floor, (entry,), sgemm=(10.0, 20.0, 50.0))
+    assert case.multiple(entry) == statistics.median((20 / 10, 11 / 5, 30 / 4))
+    assert case.least_multiple(entry) == 11 / 4
+    assert replace(case, sgemm=()).multiple(entry) == 20 / 4
 
 
 def test_what_a_training_step_cannot_do_without_is_counted():
@@ -176,7 +190,8 @@ def test_the_record_is_json_and_is_read_back(report):
     case = next(case for case in data["cases"] if case["mode"] == "forward+backward")
     assert case["shape"] == {"T": 3, "B": 2, "I": 4, "H": 5, "name": "tiny"}
     peer = next(entry for entry in case["entries"] if entry["name"] == "numpy")
-    assert peer["median_multiple"] == pytest.approx(peer["median"] / case["floor"]["seconds"])
+    assert len(case["sgemm"]) == 2
+    assert peer["minimum_multiple"] == pytest.approx(peer["minimum"] / case["floor"]["seconds"])
     assert set(peer["own_by_this"]) == {"median", "spread"}
     assert from_data(data) == report
     with pytest.raises(UsageError, match="format 1"):

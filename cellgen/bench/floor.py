@@ -3,6 +3,8 @@
 floor = max(operations of all matrix products / best rate of a large product,
             bytes of every argument and result once / rate of a copy of as many bytes)
 
+The rate of the product is the best of a whole run, or that of one round: a shared machine is not
+equally fast throughout, and only what was timed side by side can be compared.
 The copy is warm, as the contestants' arrays are: what fits into a cache is copied within it.
 Elementwise work is not counted, so that 1.00 means that it is free.
 """
@@ -34,6 +36,11 @@ class Rates:
     def best(self) -> float:
         return max(self.sgemm.values())
 
+    @property
+    def library(self) -> str:
+        """Whose product was the fastest."""
+        return max(self.sgemm, key=lambda name: self.sgemm[name])
+
 
 @dataclass(frozen=True)
 class Floor:
@@ -45,6 +52,10 @@ class Floor:
     copy: float
     seconds: float
     bound: str
+
+    def at(self, sgemm: float) -> float:
+        """Seconds where a large product runs at ``sgemm`` operations per second."""
+        return max(self.flops / sgemm, self.bytes / self.copy)
 
 
 def measure_rates(

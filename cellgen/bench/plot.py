@@ -81,7 +81,7 @@ def _panel(axes: Axes, cases: Sequence[Case], styles: dict[str, tuple[str, str]]
 
 def _points(cases: Sequence[Case], name: str) -> tuple[list[int], list[float]]:
     found = [
-        (place, case.multiple(entry.median))
+        (place, case.multiple(entry))
         for place, case in enumerate(cases)
         for entry in case.timed
         if entry.name == name

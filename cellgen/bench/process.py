@@ -112,8 +112,8 @@ class Worker:
     def time(self, repeats: int) -> float:
         return self._number("time", repeats)
 
-    def sgemm(self, n: int) -> float | None:
-        found = self._ask("sgemm", n)
+    def sgemm(self, n: int, repeats: int = 1) -> float | None:
+        found = self._ask("sgemm", n, repeats)
         return found if isinstance(found, float) else None
 
     def copy(self, count: int) -> float:

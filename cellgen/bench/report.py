@@ -71,7 +71,8 @@ class Case:
     """One cell, mode, shape and number of threads: everything in it is comparable.
 
     ``arguments`` are the bytes that a call is given, ``necessary`` those that it cannot do without:
-    results, what is saved, matrices packed once. 0 in a report of an earlier version.
+    results, what is saved, matrices packed once. 0 in a report of an earlier version. ``sgemm`` is
+    the machine's rate for a large product in every round; empty where it was not measured.
     """
 
     cell: str
@@ -82,6 +83,7 @@ class Case:
     entries: tuple[Entry, ...]
     arguments: int = 0
     necessary: int = 0
+    sgemm: tuple[float, ...] = ()
 
     def memory_multiple(self, peak: int) -> float:
         """What a contestant takes beyond its arguments, as a multiple of what is necessary."""
@@ -100,8 +102,17 @@ class Case:
         peers = [entry for entry in self.timed if entry.name != OWN.name]
         return min(peers, key=lambda entry: entry.median, default=None)
 
-    def multiple(self, seconds: float) -> float:
-        return seconds / self.floor.seconds
+    def multiple(self, entry: Entry) -> float:
+        """Median over the rounds of a contestant's time by the floor at that round's rate; by the
+        floor of the whole run where rounds have no rate of their own."""
+        if not self.sgemm:
+            return entry.median / self.floor.seconds
+        rounds = zip(entry.seconds, self.sgemm, strict=True)
+        return statistics.median(seconds / self.floor.at(rate) for seconds, rate in rounds)
+
+    def least_multiple(self, entry: Entry) -> float:
+        """The smallest time by the floor at the best rate of the whole run."""
+        return entry.minimum / self.floor.seconds
 
     def ratio(self, peer: Entry) -> Ratio:
         by_round = [a / b for a, b in zip(self.own.seconds, peer.seconds, strict=True)]
@@ -157,6 +168,7 @@ def _case_data(case: Case) -> dict[str, Any]:
         "floor": asdict(case.floor),
         "arguments": case.arguments,
         "necessary": case.necessary,
+        "sgemm": list(case.sgemm),
         "best_peer": best.name if best else None,
         "entries": [_entry_data(case, entry) for entry in case.entries],
     }
@@ -169,8 +181,8 @@ def _entry_data(case: Case, entry: Entry) -> dict[str, Any]:
     data |= {
         "median": entry.median,
         "minimum": entry.minimum,
-        "median_multiple": case.multiple(entry.median),
-        "minimum_multiple": case.multiple(entry.minimum),
+        "median_multiple": case.multiple(entry),
+        "minimum_multiple": case.least_multiple(entry),
     }
     if entry.name != OWN.name:
         data["own_by_this"] = asdict(case.ratio(entry))
@@ -208,4 +220,5 @@ def _case(data: Mapping[str, Any]) -> Case:
     )
     mode, shape, floor = Mode(data["mode"]), Shape(**data["shape"]), Floor(**data["floor"])
     sizes = data.get("arguments", 0), data.get("necessary", 0)
-    return Case(data["cell"], mode, shape, data["threads"], floor, entries, *sizes)
+    rates = tuple(data.get("sgemm", ()))
+    return Case(data["cell"], mode, shape, data["threads"], floor, entries, *sizes, rates)

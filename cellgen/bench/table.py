@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -15,8 +16,9 @@ from cellgen.bench.problem import Mode
 from cellgen.bench.report import Case, Entry, Report
 
 LEGEND = (
-    "Multiples of the floor: median, minimum. floor = max(operations of products / best sgemm, "
-    "bytes of arguments and results / copy); m: bound by memory. "
+    "Multiples of the floor: median over the rounds at each round's sgemm, minimum at the best of "
+    "the run. floor = max(operations of products / sgemm, bytes of arguments and results / copy); "
+    "m: bound by memory. "
     "by best: cellgen's time by that of the fastest peer, median ± interquartile range."
 )
 
@@ -40,8 +42,8 @@ def print_report(report: Report, console: Console) -> None:
 def summary(case: Case) -> str:
     """Say in a few words how a case went."""
     best = case.best_peer
-    own = f"{case.multiple(case.own.median):.2f} floors"
-    return f"{own}, {best.name} {case.multiple(best.median):.2f}" if best else own
+    own = f"{case.multiple(case.own):.2f} floors"
+    return f"{own}, {best.name} {case.multiple(best):.2f}" if best else own
 
 
 def _place(case: Case) -> tuple[str, Mode, int]:
@@ -83,6 +85,7 @@ def _table(cases: Sequence[Case]) -> Table:
     table.add_section()
     table.add_row("by best", *map(_by_best, cases))
     table.add_row("floor, ms", *map(_floor, cases))
+    table.add_row("sgemm of rounds, GFLOP/s", *map(_sgemm, cases))
     return table
 
 
@@ -104,7 +107,7 @@ def _peer(case: Case, name: str) -> str:
 
 
 def _multiples(case: Case, entry: Entry) -> str:
-    return f"{case.multiple(entry.median):.2f} {case.multiple(entry.minimum):.2f}"
+    return f"{case.multiple(entry):.2f} {case.least_multiple(entry):.2f}"
 
 
 def _by_best(case: Case) -> str:
@@ -118,6 +121,10 @@ def _by_best(case: Case) -> str:
 def _floor(case: Case) -> str:
     mark = " m" if case.floor.bound == "memory" else ""
     return f"{1e3 * case.floor.seconds:.3g}{mark}"
+
+
+def _sgemm(case: Case) -> str:
+    return f"{statistics.median(case.sgemm) / 1e9:.0f}" if case.sgemm else "-"
 
 
 def _memory_table(cases: Sequence[Case]) -> Table:

@@ -65,14 +65,14 @@ class Session:
         self._prepared.run()
         return _seconds(self._prepared.run, repeats) / repeats
 
-    def sgemm(self, n: int) -> float | None:
-        """Operations per second of a product of (n, n) matrices; None where there is no product."""
+    def sgemm(self, n: int, repeats: int = 1) -> float | None:
+        """Operations per second of products of (n, n) matrices; None where there is no product."""
         make = getattr(self._module, "sgemm", None)
         if make is None:
             return None
         multiply: Callable[[], object] = make(n, self._threads)
         multiply()
-        return 2.0 * n**3 / _seconds(multiply, 1)
+        return 2.0 * n**3 * repeats / _seconds(multiply, repeats)
 
     def copy(self, count: int) -> float:
         """Bytes per second, read and written, of a warm copy: the best of several."""

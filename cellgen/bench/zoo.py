@@ -176,10 +176,11 @@ def plans(
         found[part] = replace(
             plan,
             threads=(threads,),
-            rounds=rounds if part == "uniform" else min(rounds, 3),
+            rounds=min(rounds, 3) if part == "loops" else rounds,
             limit=limit,
             shapes=tuple(shapes) or plan.shapes,
             modes=tuple(modes) or plan.modes,
+            limit_by_round=False,  # kernels and loops are compared with each other
         )
     return {part: plan for part, plan in found.items() if plan.cells and plan.peers}
 
