@@ -98,13 +98,14 @@ class Packed:
     """Weights laid out for a kernel by ``kernel.pack``, for any number of calls.
 
     ``arguments`` are the arrays that were packed; a call passes them on itself. Change one of them,
-    and it must be packed again.
+    and it must be packed again. ``memories`` holds the layouts by function; that for
+    ``sequence_backward`` is made by the first call of it.
     """
 
     cell: str
     arguments: dict[str, object]
     dims: dict[str, int]
-    memory: Memory
+    memories: dict[str, Memory]
 
     def __repr__(self) -> str:
         return f"<packed weights of {self.cell}: {', '.join(self.arguments)}>"
@@ -276,12 +277,67 @@ class TimeFunction(KernelFunction):
         )
         settings: Pointer = null
         if packed is not None:
-            settings = library.ffi.new("cellgen_options *", {"packed": packed.memory.pointer})
+            laid_out = packed.memories[self.function.name].pointer
+            settings = library.ffi.new("cellgen_options *", {"packed": laid_out})
         members += (memory.pointer, memory.bytes, team, settings)
         code = plan.call(*plan.dims, plan.new(plan.struct, members))
         if code:
             raise defect(self.__qualname__, plan, code)
         return found
+
+    def pack(self, **weights: object) -> Packed:
+        """Lay out weights once for many calls: every weight and bias of the cell, by name.
+
+        Run-time scalars may be given too; a call takes those that were given here.
+
+        Raises ArgumentError, BuildError, MemoryError.
+        """
+        where = f"{self._kernel.name}.pack"
+        scalars = {name: weights.pop(name, default) for _, name, default in self._scalars}
+        scalars = {n: as_scalar(where, n, v, 0.0) for n, v in scalars.items()}
+        mine = tuple(a for a in self.function.arguments if a.is_weight)
+        view = replace(self.function, arguments=mine, results=())
+        known = [a for axes in mine for a in axes.shape]
+        dims = tuple(n for n in self.function.dims if any(n in axis for axis in known))
+        checked = check_call(where, replace(view, dims=dims), weights, {})
+        library = self._kernel.library()
+        ffi = library.ffi
+        suffix, c_type = DTYPES[checked.dtype]
+        symbols = self._kernel.interface.symbols(self.function, suffix)
+        numbers = [checked.dims.get(name, 0) for name in self.function.dims]
+        size = getattr(library.lib, symbols.packed_size)(*numbers)
+        memory = new_memory(where, size, tuple(numbers))
+        pointers: dict[str, object] = {
+            name: ffi.cast(f"{c_type} *", array.ctypes.data)
+            for name, array in checked.inputs.items()
+            if any(a.name == name and a.used for a in mine)
+        }
+        pointers |= {name: scalars[name] for place, name, _ in self._scalars if place >= 0}
+        struct = ffi.new(f"{symbols.struct} *", pointers)
+        code = getattr(library.lib, symbols.pack)(*numbers, struct, memory.pointer)
+        if code:
+            raise CellgenError(f"{where}: the compiled function returned {code}", code="kernel")
+        memories = {self.function.name: memory}
+        return Packed(self._kernel.name, {**checked.inputs, **scalars}, checked.dims, memories)
+
+    def _take_packed(self, arguments: dict[str, object], packed: Packed) -> None:
+        """Add the arrays that were packed. Raises ArgumentError for those of another cell."""
+        if not isinstance(packed, Packed) or packed.cell != self._kernel.name:
+            found = packed if isinstance(packed, Packed) else type_name(packed)
+            raise ArgumentError(
+                f"{self.__qualname__}: packed is {found}, expected what {self._kernel.name}.pack "
+                f"returns"
+            )
+        for name, array in packed.arguments.items():
+            given = arguments.get(name, array)
+            if given is not array and (isinstance(array, np.ndarray) or given != array):
+                raise ArgumentError(
+                    f"{self.__qualname__}: {name} is another array than the one that was packed, "
+                    f"expected that one or none; pack again, or leave {name} out"
+                )
+            arguments[name] = array
+        if self.function.name not in packed.memories:
+            packed.memories.update(self.pack(**packed.arguments).memories)
 
     def _plan(self, arguments: dict[str, object], results: dict[str, Array]) -> Plan:
         checked = check_call(self.__qualname__, self.function, arguments, results)
@@ -441,6 +497,7 @@ class TimeFunction(KernelFunction):
         ]
         window = as_steps(self.__qualname__, "window", options.window, "or 0 for no limit")
         how = ffi.NULL if options.plan is None else self._checked_plan(options.plan).as_c(ffi)  # type: ignore[attr-defined]
+        packed = options.packed and options.packed.memories[self.function.name].pointer
         settings = ffi.new(  # type: ignore[attr-defined]
             "cellgen_options *",
             [
@@ -449,7 +506,7 @@ class TimeFunction(KernelFunction):
                 not options.zero_output_for_mask,
                 bool(options.last_only),
                 int(window),
-                ffi.NULL if options.packed is None else options.packed.memory.pointer,  # type: ignore[attr-defined]
+                packed or ffi.NULL,  # type: ignore[attr-defined]
                 how,
                 bool(options.flush_denormals),
                 stop,
@@ -572,57 +629,6 @@ class SequenceForward(TimeFunction):
         kept = tuple.__new__(self.saved, [found[n] for n in self._saves]) if save else None
         return tuple.__new__(self.result, [*(found.get(n) for n in self._fields), kept])
 
-    def pack(self, **weights: object) -> Packed:
-        """Lay out weights once for many calls: every weight and bias of the cell, by name.
-
-        Run-time scalars may be given too; a call takes those that were given here.
-
-        Raises ArgumentError, BuildError, MemoryError.
-        """
-        where = f"{self._kernel.name}.pack"
-        scalars = {name: weights.pop(name, default) for _, name, default in self._scalars}
-        scalars = {n: as_scalar(where, n, v, 0.0) for n, v in scalars.items()}
-        mine = tuple(a for a in self.function.arguments if a.is_weight)
-        view = replace(self.function, arguments=mine, results=())
-        known = [a for axes in mine for a in axes.shape]
-        dims = tuple(n for n in self.function.dims if any(n in axis for axis in known))
-        checked = check_call(where, replace(view, dims=dims), weights, {})
-        library = self._kernel.library()
-        ffi = library.ffi
-        suffix, c_type = DTYPES[checked.dtype]
-        symbols = self._kernel.interface.symbols(self.function, suffix)
-        numbers = [checked.dims.get(name, 0) for name in self.function.dims]
-        size = getattr(library.lib, symbols.packed_size)(*numbers)
-        memory = new_memory(where, size, tuple(numbers))
-        pointers: dict[str, object] = {
-            name: ffi.cast(f"{c_type} *", array.ctypes.data)
-            for name, array in checked.inputs.items()
-            if any(a.name == name and a.used for a in mine)
-        }
-        pointers |= {name: scalars[name] for place, name, _ in self._scalars if place >= 0}
-        struct = ffi.new(f"{symbols.struct} *", pointers)
-        code = getattr(library.lib, symbols.pack)(*numbers, struct, memory.pointer)
-        if code:
-            raise CellgenError(f"{where}: the compiled function returned {code}", code="kernel")
-        return Packed(self._kernel.name, {**checked.inputs, **scalars}, checked.dims, memory)
-
-    def _take_packed(self, arguments: dict[str, object], packed: Packed) -> None:
-        """Add the arrays that were packed. Raises ArgumentError for those of another cell."""
-        if not isinstance(packed, Packed) or packed.cell != self._kernel.name:
-            found = packed if isinstance(packed, Packed) else type_name(packed)
-            raise ArgumentError(
-                f"{self.__qualname__}: packed is {found}, expected what {self._kernel.name}.pack "
-                f"returns"
-            )
-        for name, array in packed.arguments.items():
-            given = arguments.get(name, array)
-            if given is not array and (isinstance(array, np.ndarray) or given != array):
-                raise ArgumentError(
-                    f"{self.__qualname__}: {name} is another array than the one that was packed, "
-                    f"expected that one or none; pack again, or leave {name} out"
-                )
-            arguments[name] = array
-
 
 class SequenceBackward(TimeFunction):
     """``sequence_backward``: every gradient; options as they were given to ``sequence_forward``."""
@@ -643,17 +649,21 @@ class SequenceBackward(TimeFunction):
         window: int = 0,
         bp_lim: int | None = None,
         plan: SequencePlan | None = None,
+        packed: Packed | None = None,
         flush_denormals: bool = False,
         **arguments: object,
     ) -> Results:
         """Compute every gradient; see ``Options``.
 
         ``bp_lim``: every loss term reaches so many earlier states, see ``truncation``; it excludes
-        ``window``.
+        ``window``. ``packed`` stands for the weights and biases that ``kernel.pack`` was given:
+        for many calls with the same weights, as where gradients are summed over small batches.
 
         Raises ArgumentError, BuildError, MemoryError.
         """
         self._take_saved(arguments, saved)
+        if packed is not None:
+            self._take_packed(arguments, packed)
         if bp_lim is not None and plan is not None:
             raise ArgumentError(
                 f"{self.__qualname__}: bp_lim and plan are both given, expected one of them; "
@@ -668,10 +678,11 @@ class SequenceBackward(TimeFunction):
                 batch_first,
                 zero_output_for_mask,
                 window=window,
+                packed=packed,
                 flush_denormals=flush_denormals,
             )
             return self._truncated(arguments, out, options, threads, bp_lim)
-        options = NONE
+        options, alone = NONE, packed
         if (
             lengths is not None
             or mask is not None
@@ -682,6 +693,7 @@ class SequenceBackward(TimeFunction):
             or plan is not None
             or flush_denormals
         ):
+            alone = None
             options = Options(
                 lengths,
                 mask,
@@ -691,9 +703,10 @@ class SequenceBackward(TimeFunction):
                 zero_output_for_mask,
                 window=window,
                 plan=plan,
+                packed=packed,
                 flush_denormals=flush_denormals,
             )
-        found = self._run(arguments, out, options, threads)
+        found = self._run(arguments, out, options, threads, packed=alone)
         return tuple.__new__(self.result, [found[name] for name in self._fields])
 
     def _truncated(
@@ -720,7 +733,12 @@ class SequenceBackward(TimeFunction):
 
         def step(arrays: dict[str, Array], mask: Array, reset: Array) -> dict[str, Array]:
             given: dict[str, object] = {**arrays, **scalars}
-            how = Options(mask=mask, reset=reset, flush_denormals=options.flush_denormals)
+            how = Options(
+                mask=mask,
+                reset=reset,
+                packed=options.packed,
+                flush_denormals=options.flush_denormals,
+            )
             found = self._run(given, None, how, threads)
             return {name: array for name, array in found.items() if array is not None}
 

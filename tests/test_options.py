@@ -501,12 +501,34 @@ def test_packed_weights_give_the_same_bits(cell, threads, sizes):
     for _ in range(2):
         found = kernel.sequence_forward(**rest, packed=packed, threads=threads)
         assert np.array_equal(found.h, expected.h)
-    assert packed.memory.bytes > 0
+    memory = packed.memories["sequence_forward"]
+    assert memory.bytes > 0
     library = kernel.library()
     size = getattr(library.lib, f"{kernel.name}_sequence_forward_workspace_size_f64")
     dims = [{**SIZES, **sizes}[d] for d in kernel.sequence_forward.function.dims]
-    options = library.ffi.new("cellgen_options *", {"packed": packed.memory.pointer})
-    assert size(*dims, library.ffi.NULL) - size(*dims, options) == packed.memory.bytes
+    options = library.ffi.new("cellgen_options *", {"packed": memory.pointer})
+    assert size(*dims, library.ffi.NULL) - size(*dims, options) == memory.bytes
+
+
+@cells
+@pytest.mark.parametrize("how", [{}, {"threads": 2}, {"window": 3}, {"bp_lim": 2}])
+def test_weights_packed_for_gradients_give_the_same_bits(cell, how):
+    kernel = kernel_of(cell)
+    arguments = draw(kernel.sequence_forward.function, 0, sizes=SIZES)
+    timed = {a.name: {"T", "B"} & set(a.shape) for a in kernel.sequence_forward.function.arguments}
+    weights = {n: a for n, a in arguments.items() if not timed[n]}
+    rest = {n: a for n, a in arguments.items() if timed[n]}
+    packed = kernel.pack(**weights)
+    done = kernel.sequence_forward(**arguments, save=True)
+    given = {n: a for n, a in done._asdict().items() if n not in ("saved", "h_last", "c_last")}
+    given |= {"saved": done.saved, f"d_{cell.definition.outputs[0].name}": np.ones_like(done.h)}
+    expected = kernel.sequence_backward(**arguments, **given, **how)
+    for _ in range(2):
+        found = kernel.sequence_backward(**rest, **given, packed=packed, **how)
+        for name, one, other in zip(found._fields, found, expected, strict=True):
+            assert np.array_equal(one, other), name
+    assert packed.memories["sequence_backward"].bytes > 0
+    assert np.array_equal(kernel.sequence_forward(**rest, packed=packed).h, done.h)
 
 
 @pytest.mark.parametrize("name", ["antisymmetric_rnn", "fast_grnn", "lru"])

@@ -391,7 +391,7 @@ def test_the_gradient_of_a_number_is_shared_by_threads():
     """Rows are added for each unit by the thread that has it, units once at the end."""
     schedule = sequence_of(FastGRNN)
     loops = [stage for stage in schedule.deferred.stages if isinstance(stage, Loop)]
-    assert {line.store for loop in loops for line in loop.lines} == {Store.LOCAL, Store.ADD_ROWS}
+    assert {line.store for loop in loops for line in loop.lines} == {Store.ADD_ROWS}
     assert schedule.epilogue
     assert [s.op for s in schedule.programs.epilogue.statements[:2]] == ["sum_to", "sum_to"]
 

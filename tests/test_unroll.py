@@ -8,7 +8,10 @@ from test_sequences import STEP, draw, outputs_of, run_step_by_step
 
 import cellgen
 from cellgen import Bias, Cell, H, I, Input, State, Static, Weight, sigmoid, tanh
+from cellgen.cells import SHIPPED
+from cellgen.find import find_one
 from cellgen.functions import derive_functions
+from cellgen.ops import Pointwise
 from cellgen.schedule.unroll import unroll
 
 
@@ -64,6 +67,35 @@ def test_deferred_gradients_read_the_sum_of_what_comes_from_outside_and_through_
     programs = unroll(cell.definition)
     states = {programs.upstream[link.next] for link in programs.links}
     assert not states & set(programs.deferred.arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("lstm", ["d_o_bar", "d_g_bar", "d_f_bar", "d_i_bar"]),
+        (
+            "fast_grnn",
+            ["d_sigmoid_zeta_terms", "d_sigmoid_nu_terms", "d_h_bar_pre", "d_z_pre", "d_s"],
+        ),
+        ("lstm_projection", ["d_r_in", "tanh_c", "d_b_x_w_r_prev_u"]),
+        ("min_gru", ["d_h_in"]),
+    ],
+)
+def test_what_costs_least_is_kept_for_the_deferred_part(name, kept):
+    """Sums of FastGRNN's scalars need two functions again, or two products kept instead of one
+    adjoint; what a linear cell defers follows from one adjoint."""
+    programs = unroll(find_one(name).definition)
+    assert [str(value.name) for value in programs.kept] == kept
+
+
+@pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
+def test_the_deferred_part_computes_no_function_that_the_loop_has_computed(cell):
+    programs = unroll(cell.definition)
+    looped = {statement.target for statement in programs.reverse.statements}
+    for statement in programs.deferred.statements:
+        if statement.target in looped and statement.is_pointwise:
+            functions = statement.expression.atoms(Pointwise)
+            assert not any(f.row.transcendental for f in functions), str(statement)
 
 
 @each

@@ -20,6 +20,7 @@ from cellgen.derive import adjoint
 from cellgen.derive import forward as forward_program
 from cellgen.ops import part
 from cellgen.program import Program, Statement
+from cellgen.schedule.keeping import kept_values
 from cellgen.schedule.saving import saved_values
 from cellgen.simplify import FORWARD, LOWER, simplify
 from cellgen.value import Apply, Role, Shape, Value
@@ -108,12 +109,11 @@ def unroll(definition: Definition) -> SequencePrograms:
     given = (*in_memory, *saved, *definition.states, *constant)
     full = _copy_shared(full, passed, waiting, given)
     reverse = full.restrict("reverse", passed, given)
-    formed = [s.target for s in reverse.statements if s.target.role is Role.ADJOINT]
-    formed += [total for total in totals if total not in formed]
-    deferred = full.restrict("deferred", waiting, (*given, *formed))
+    border = kept_values(full, reverse, waiting, given, totals)
+    deferred = full.restrict("deferred", waiting, (*given, *border))
     deferred, epilogue = _cut_epilogue(_sum_rows_first(deferred))
     deferred = _read_through_joins(deferred, reverse)
-    kept = tuple(v for v in formed if v in deferred.arguments)
+    kept = tuple(v for v in border if v in deferred.arguments)
     reverse = full.restrict("reverse", tuple(dict.fromkeys((*passed, *kept))), given)
     saved_next = tuple(dict.fromkeys(_over_time(definition, value) for value in saved))
     stored = tuple(v for v in saved_next if v not in definition.outputs)

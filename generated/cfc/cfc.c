@@ -543,7 +543,7 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nM, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* x @ [w_bb[:I, :M]]; h_prev @ [w_bb[I:I + H, :M]] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -564,8 +564,8 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nM - first < width ? nM - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -583,7 +583,7 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
                      memory->forward_1_panel_1 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 1 * vectors)},
                 };
                 for (int64_t row = 0; row < rows && memory->hoist; ++row)
                     memcpy(tile + (row * slots + 0) * width,
@@ -593,7 +593,7 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
                 const cg_term terms2[] = {
                     {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                      memory->forward_1_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
@@ -685,7 +685,7 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
+    const int64_t high = cellgen_tile_rows(3 * vectors);
     /* q @ [w_f, w_g, w_k] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -709,8 +709,8 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -728,7 +728,7 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
                 const cg_term terms1[] = {
                     {nM, q_rows + top * (nM), nM, 1,
                      memory->forward_2_panel_1 + block * (nM) * 3 * width, 3 * width,
-                     cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nM, 3 * vectors)},
+                     cg_ahead(memory->forward_2_panel_1, block, next, tiles, nM, 3 * vectors)},
                 };
                 cg_tile_of(rows, 3 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -1237,7 +1237,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nM, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_k_pre @ [w_k.T]; d_g_pre @ [w_g.T]; d_f @ [w_f.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1261,8 +1261,8 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
         const int64_t first = block * width;
         const int64_t units = nM - first < width ? nM - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1274,13 +1274,13 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
                 const cg_term terms1[] = {
                     {nH, d_k_pre_rows + top * (nH), nH, 1,
                      memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_g_pre_rows + top * (nH), nH, 1,
                      memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_f_rows + top * (nH), nH, 1,
                      memory->reverse_2_panel_3 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_2_panel_3, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }
@@ -1340,7 +1340,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_h_prev_w_bb @ [w_bb[I:I + H, :M].T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1358,8 +1358,8 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1371,7 +1371,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
                 const cg_term terms1[] = {
                     {nM, d_h_prev_w_bb_rows + top * (nM), nM, 1,
                      memory->reverse_3_panel_1 + block * (nM) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nM, 1 * vectors)},
+                     cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nM, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -1613,7 +1613,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_b_bb_terms @ [w_bb[:I, :M].T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1631,8 +1631,8 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1644,7 +1644,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
                 const cg_term terms1[] = {
                     {nM, d_b_bb_terms_rows + top * (nM), nM, 1,
                      memory->deferred_8_panel_1 + block * (nM) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_8_panel_1, block, next, (top - row_begin) / high, nM, 1 * vectors)},
+                     cg_ahead(memory->deferred_8_panel_1, block, next, tiles, nM, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }

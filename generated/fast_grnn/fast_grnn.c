@@ -471,7 +471,7 @@ static void CELLGEN_NAME(fast_grnn_sequence_forward_forward_1)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* x @ [w]; h_prev @ [u] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -492,8 +492,8 @@ static void CELLGEN_NAME(fast_grnn_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -505,10 +505,10 @@ static void CELLGEN_NAME(fast_grnn_sequence_forward_forward_1)(
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
                      memory->forward_1_panel_1 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 1 * vectors)},
                     {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                      memory->forward_1_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 1 * vectors)},
                 };
                 for (int64_t row = 0; row < rows && memory->hoist; ++row)
                     memcpy(tile + (row * slots + 0) * width,
@@ -909,8 +909,10 @@ typedef struct {
     real *fixed_sigmoid_nu; /* of weights alone */
     real *reverse_2_panel_1; /* packed weights */
     real *deferred_4_panel_1; /* packed weights */
-    real *d_h_in_time; /* kept for a chunk of steps */
+    real *reverse_d_h_in; /* of one step */
     real *reverse_z; /* of one step */
+    real *d_sigmoid_zeta_terms_time; /* kept for a chunk of steps */
+    real *d_sigmoid_nu_terms_time; /* kept for a chunk of steps */
     real *d_h_bar_pre_time; /* kept for a chunk of steps */
     real *d_z_pre_time; /* kept for a chunk of steps */
     real *d_s_time; /* kept for a chunk of steps */
@@ -953,8 +955,10 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_1)(
     const real *s_rows = memory->args->s + step * nB * nH;
     const real *sigmoid_zeta_rows = memory->fixed_sigmoid_zeta;
     const real *sigmoid_nu_rows = memory->fixed_sigmoid_nu;
-    real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
+    real *d_h_in_rows = memory->reverse_d_h_in;
     real *z_rows = memory->reverse_z;
+    real *d_sigmoid_zeta_terms_rows = memory->d_sigmoid_zeta_terms_time + step % memory->chunk_steps * nB * nH;
+    real *d_sigmoid_nu_terms_rows = memory->d_sigmoid_nu_terms_time + step % memory->chunk_steps * nB * nH;
     real *d_h_bar_pre_rows = memory->d_h_bar_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_s_rows = memory->d_s_time + step % memory->chunk_steps * nB * nH;
@@ -964,6 +968,8 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_1)(
     /* d_h_in = d_h + d_h_next
      * z = sigmoid(b_z + s)
      * h_bar = tanh(b_h + s)
+     * d_sigmoid_zeta_terms = d_h_in * (1 - z) * h_bar
+     * d_sigmoid_nu_terms = d_h_in * h_bar
      * d_h_bar = d_h_in * ((1 - z) * sigmoid_zeta + sigmoid_nu)
      * d_h_bar_pre = d_h_bar * (1 - h_bar**2)
      * d_z = d_h_in * (h_prev - h_bar * sigmoid_zeta)
@@ -980,6 +986,8 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_1)(
         const real sigmoid_nu = *(sigmoid_nu_rows);
         real *d_h_in_row = d_h_in_rows + row * nH + first;
         real *z_row = z_rows + row * nH + first;
+        real *d_sigmoid_zeta_terms_row = d_sigmoid_zeta_terms_rows + row * nH + first;
+        real *d_sigmoid_nu_terms_row = d_sigmoid_nu_terms_rows + row * nH + first;
         real *d_h_bar_pre_row = d_h_bar_pre_rows + row * nH + first;
         real *d_z_pre_row = d_z_pre_rows + row * nH + first;
         real *d_s_row = d_s_rows + row * nH + first;
@@ -996,6 +1004,8 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_1)(
             const real z = cg_sigmoid(b_z + s);
             z_row[unit] = z;
             const real h_bar = cg_tanh(b_h + s);
+            d_sigmoid_zeta_terms_row[unit] = d_h_in * (1 - z) * h_bar;
+            d_sigmoid_nu_terms_row[unit] = d_h_in * h_bar;
             const real d_h_bar = d_h_in * ((1 - z) * sigmoid_zeta + sigmoid_nu);
             const real d_h_bar_pre = d_h_bar * (1 - h_bar * h_bar);
             d_h_bar_pre_row[unit] = d_h_bar_pre;
@@ -1017,14 +1027,14 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_s_rows = memory->d_s_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_in_rows = memory->reverse_d_h_in;
     const real *z_rows = memory->reverse_z;
     real *d_h_prev_rows = step == 0 ? memory->args->d_h_prev : memory->d_h_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_s @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1042,8 +1052,8 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1055,7 +1065,7 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2)(
                 const cg_term terms1[] = {
                     {nH, d_s_rows + top * (nH), nH, 1,
                      memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -1102,12 +1112,10 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
+    const real *d_sigmoid_zeta_terms_rows = memory->d_sigmoid_zeta_terms_time + step % memory->chunk_steps * nB * nH;
+    const real *d_sigmoid_nu_terms_rows = memory->d_sigmoid_nu_terms_time + step % memory->chunk_steps * nB * nH;
     const real *d_h_bar_pre_rows = memory->d_h_bar_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *b_z_rows = memory->args->b_z;
-    const real *b_h_rows = memory->args->b_h;
-    const real *s_rows = memory->args->s + step * nB * nH;
     real *d_sigmoid_nu_units_rows = memory->total_d_sigmoid_nu_units;
     real *d_sigmoid_zeta_units_rows = memory->total_d_sigmoid_zeta_units;
     real *d_b_h_rows = memory->args->d_b_h;
@@ -1115,9 +1123,7 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1)(
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* z = sigmoid(b_z + s)
-     * h_bar = tanh(b_h + s)
-     * d_sigmoid_nu_units = sum(d_sigmoid_nu_terms -> (H,))
+    /* d_sigmoid_nu_units = sum(d_sigmoid_nu_terms -> (H,))
      * d_sigmoid_zeta_units = sum(d_sigmoid_zeta_terms -> (H,))
      * d_b_h = sum(d_h_bar_pre -> (H,))
      * d_b_z = sum(d_z_pre -> (H,)) */
@@ -1127,24 +1133,18 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_deferred_1)(
     real *d_b_z_row = d_b_z_rows + first;
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_h_in_row = d_h_in_rows + row * nH + first;
+        const real *d_sigmoid_zeta_terms_row = d_sigmoid_zeta_terms_rows + row * nH + first;
+        const real *d_sigmoid_nu_terms_row = d_sigmoid_nu_terms_rows + row * nH + first;
         const real *d_h_bar_pre_row = d_h_bar_pre_rows + row * nH + first;
         const real *d_z_pre_row = d_z_pre_rows + row * nH + first;
-        const real *b_z_row = b_z_rows + first;
-        const real *b_h_row = b_h_rows + first;
-        const real *s_row = s_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_h_in = d_h_in_row[unit];
+            const real d_sigmoid_zeta_terms = d_sigmoid_zeta_terms_row[unit];
+            const real d_sigmoid_nu_terms = d_sigmoid_nu_terms_row[unit];
             const real d_h_bar_pre = d_h_bar_pre_row[unit];
             const real d_z_pre = d_z_pre_row[unit];
-            const real b_z = b_z_row[unit];
-            const real b_h = b_h_row[unit];
-            const real s = s_row[unit];
-            const real z = cg_sigmoid(b_z + s);
-            const real h_bar = cg_tanh(b_h + s);
-            d_sigmoid_nu_units_row[unit] += d_h_in * h_bar;
-            d_sigmoid_zeta_units_row[unit] += d_h_in * (1 - z) * h_bar;
+            d_sigmoid_nu_units_row[unit] += d_sigmoid_nu_terms;
+            d_sigmoid_zeta_units_row[unit] += d_sigmoid_zeta_terms;
             d_b_h_row[unit] += d_h_bar_pre;
             d_b_z_row[unit] += d_z_pre;
         }
@@ -1208,7 +1208,7 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_deferred_4)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_s @ [w.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1226,8 +1226,8 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_deferred_4)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1239,7 +1239,7 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_deferred_4)(
                 const cg_term terms1[] = {
                     {nH, d_s_rows + top * (nH), nH, 1,
                      memory->deferred_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_4_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_4_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -1304,7 +1304,8 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_h_in_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_sigmoid_zeta_terms_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_sigmoid_nu_terms_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_h_bar_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_z_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_s_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
@@ -1520,8 +1521,10 @@ static int64_t CELLGEN_NAME(fast_grnn_sequence_backward_place)(
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(fast_grnn_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->d_h_in_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_z, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->d_sigmoid_zeta_terms_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_sigmoid_nu_terms_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_h_bar_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_z_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_s_time, real, 1, chunk_rows * nH);

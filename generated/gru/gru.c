@@ -469,7 +469,7 @@ static void CELLGEN_NAME(gru_sequence_forward_forward_1)(
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
+    const int64_t high = cellgen_tile_rows(3 * vectors);
     /* x @ [w_n, w_z, w_r]; h_prev @ [u_z, u_r, u_n] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -502,8 +502,8 @@ static void CELLGEN_NAME(gru_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -527,7 +527,7 @@ static void CELLGEN_NAME(gru_sequence_forward_forward_1)(
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
                      memory->forward_1_panel_1 + block * (nI) * 3 * width, 3 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 3 * vectors)},
+                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 3 * vectors)},
                 };
                 for (int64_t row = 0; row < rows && memory->hoist; ++row)
                     memcpy(tile + (row * slots + 0) * width,
@@ -537,7 +537,7 @@ static void CELLGEN_NAME(gru_sequence_forward_forward_1)(
                 const cg_term terms2[] = {
                     {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                      memory->forward_1_panel_2 + block * (nH) * 3 * width, 3 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 3 * vectors)},
+                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 3 * vectors)},
                 };
                 cg_tile_of(rows, 3 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
@@ -1080,7 +1080,7 @@ static void CELLGEN_NAME(gru_sequence_backward_reverse_2)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_s @ [u_n.T]; d_r_bar @ [u_r.T]; d_z_bar @ [u_z.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1104,8 +1104,8 @@ static void CELLGEN_NAME(gru_sequence_backward_reverse_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1117,13 +1117,13 @@ static void CELLGEN_NAME(gru_sequence_backward_reverse_2)(
                 const cg_term terms1[] = {
                     {nH, d_s_rows + top * (nH), nH, 1,
                      memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_r_bar_rows + top * (nH), nH, 1,
                      memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_z_bar_rows + top * (nH), nH, 1,
                      memory->reverse_2_panel_3 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_2_panel_3, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }
@@ -1350,7 +1350,7 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_8)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_n_bar @ [w_n.T]; d_r_bar @ [w_r.T]; d_z_bar @ [w_z.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1374,8 +1374,8 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_8)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1387,13 +1387,13 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_8)(
                 const cg_term terms1[] = {
                     {nH, d_n_bar_rows + top * (nH), nH, 1,
                      memory->deferred_8_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_8_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_8_panel_1, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_r_bar_rows + top * (nH), nH, 1,
                      memory->deferred_8_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_8_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_8_panel_2, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_z_bar_rows + top * (nH), nH, 1,
                      memory->deferred_8_panel_3 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_8_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_8_panel_3, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }

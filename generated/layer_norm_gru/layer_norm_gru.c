@@ -1297,7 +1297,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* h_prev @ [u]; x @ [w] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1318,8 +1318,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = 2 * nH - first < width ? 2 * nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1337,13 +1337,13 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(
                 const cg_term terms1[] = {
                     {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                      memory->forward_1_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 const cg_term terms2[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
                      memory->forward_1_panel_2 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nI, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
@@ -1398,7 +1398,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* h_prev @ [u_n]; x @ [w_n] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1419,8 +1419,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1438,13 +1438,13 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
                 const cg_term terms1[] = {
                     {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                      memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->forward_2_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 const cg_term terms2[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
                      memory->forward_2_panel_2 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                     cg_ahead(memory->forward_2_panel_2, block, next, tiles, nI, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
@@ -2104,7 +2104,7 @@ typedef struct {
     real *deferred_12_panel_2; /* packed weights */
     real *reverse_d_h_in; /* of one step */
     real *reverse_z; /* of one step */
-    real *reverse_r; /* of one step */
+    real *r_time; /* kept for a chunk of steps */
     real *d_n_pre_time; /* kept for a chunk of steps */
     real *reverse_d_sum_hu_n_terms; /* of one step */
     real *d_gates_time; /* kept for a chunk of steps */
@@ -2120,11 +2120,10 @@ typedef struct {
     real *d_hu_n_time; /* kept for a chunk of steps */
     real *d_hu_time; /* kept for a chunk of steps */
     real *reverse_8_whole; /* products of one step */
-    real *deferred_gates; /* of a chunk */
-    real *deferred_d_sum_xw_terms; /* of a chunk */
-    real *deferred_d_sqrt_sqrt_pre_2; /* of a chunk */
     real *deferred_d_sum_xw_n_terms; /* of a chunk */
     real *deferred_d_sqrt_sqrt_pre_3; /* of a chunk */
+    real *deferred_d_sum_xw_terms; /* of a chunk */
+    real *deferred_d_sqrt_sqrt_pre_2; /* of a chunk */
     real *deferred_d_sum_xw_n_sum_xw_n; /* of a chunk */
     real *deferred_d_sum_xw_sum_xw; /* of a chunk */
     real *deferred_d_xw_n_sum_xw_n; /* of a chunk */
@@ -2184,7 +2183,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
     const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * nB * 1;
     real *d_h_in_rows = memory->reverse_d_h_in;
     real *z_rows = memory->reverse_z;
-    real *r_rows = memory->reverse_r;
+    real *r_rows = memory->r_time + step % memory->chunk_steps * nB * nH;
     real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_sum_hu_n_terms_rows = memory->reverse_d_sum_hu_n_terms;
     real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
@@ -2466,7 +2465,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6)(
     const real *d_sum_hu_n_rows = memory->reverse_d_sum_hu_n;
     const real *alpha4_rows = memory->args->alpha4;
     const real *hu_n_rows = memory->args->hu_n + step * nB * nH;
-    const real *r_rows = memory->reverse_r;
+    const real *r_rows = memory->r_time + step % memory->chunk_steps * nB * nH;
     const real *sum_hu_n_rows = memory->args->sum_hu_n + step * nB * 1;
     const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * nB * 1;
     real *d_hu_n_rows = memory->d_hu_n_time + step % memory->chunk_steps * nB * nH;
@@ -2555,7 +2554,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_8)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_hu_n @ [u_n.T]; d_hu @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -2576,8 +2575,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_8)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -2589,10 +2588,10 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_8)(
                 const cg_term terms1[] = {
                     {nH, d_hu_n_rows + top * (nH), nH, 1,
                      memory->reverse_8_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_8_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_8_panel_1, block, next, tiles, nH, 1 * vectors)},
                     {2 * nH, d_hu_rows + top * ((2 * nH)), (2 * nH), 1,
                      memory->reverse_8_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_8_panel_2, block, next, (top - row_begin) / high, 2 * nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_8_panel_2, block, next, tiles, 2 * nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
@@ -2639,89 +2638,11 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
-    const real *alpha1_rows = memory->args->alpha1;
-    const real *alpha2_rows = memory->args->alpha2;
-    const real *beta1_rows = memory->args->beta1;
-    const real *beta2_rows = memory->args->beta2;
-    const real *hu_rows = memory->args->hu + step * nB * (2 * nH);
-    const real *xw_rows = memory->args->xw + step * nB * (2 * nH);
-    const real *sum_hu_rows = memory->args->sum_hu + step * nB * 1;
-    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * nB * 1;
-    const real *sum_xw_rows = memory->args->sum_xw + step * nB * 1;
-    const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 + step * nB * 1;
-    real *gates_rows = memory->deferred_gates;
-    real *d_sum_xw_terms_rows = memory->deferred_d_sum_xw_terms;
-    real *d_sqrt_sqrt_pre_2_rows = memory->deferred_d_sqrt_sqrt_pre_2;
-    real *d_beta2_rows = memory->args->d_beta2;
-    real *d_beta1_rows = memory->args->d_beta1;
-    real *d_alpha2_rows = memory->args->d_alpha2;
-    real *d_alpha1_rows = memory->args->d_alpha1;
-
-    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* gates = alpha1 * (hu - 0.5 * sum_hu / H) / sqrt_sqrt_pre + alpha2 * (xw - 0.5 * sum_xw / H) / sqrt_sqrt_pre_2 + beta1 + beta2
-     * d_sum_xw_terms = -0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * H)
-     * d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, 1))
-     * d_beta2 = sum(d_gates -> (2*H,))
-     * d_beta1 = sum(d_gates -> (2*H,))
-     * d_alpha2 = sum(d_alpha2_terms -> (2*H,))
-     * d_alpha1 = sum(d_alpha1_terms -> (2*H,)) */
-    real *d_beta2_row = d_beta2_rows + first;
-    real *d_beta1_row = d_beta1_rows + first;
-    real *d_alpha2_row = d_alpha2_rows + first;
-    real *d_alpha1_row = d_alpha1_rows + first;
-    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
-        const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
-        const real *alpha1_row = alpha1_rows + first;
-        const real *alpha2_row = alpha2_rows + first;
-        const real *beta1_row = beta1_rows + first;
-        const real *beta2_row = beta2_rows + first;
-        const real *hu_row = hu_rows + row * (2 * nH) + first;
-        const real *xw_row = xw_rows + row * (2 * nH) + first;
-        const real sum_hu = *(sum_hu_rows + row * 1);
-        const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
-        const real sum_xw = *(sum_xw_rows + row * 1);
-        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * 1);
-        real *gates_row = gates_rows + row * (2 * nH) + first;
-        real *d_sum_xw_terms_row = d_sum_xw_terms_rows + row * (2 * nH) + first;
-        real d_sqrt_sqrt_pre_2 = 0;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_gates = d_gates_row[unit];
-            const real alpha1 = alpha1_row[unit];
-            const real alpha2 = alpha2_row[unit];
-            const real beta1 = beta1_row[unit];
-            const real beta2 = beta2_row[unit];
-            const real hu = hu_row[unit];
-            const real xw = xw_row[unit];
-            gates_row[unit] = alpha1 * (hu - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre + alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta1 + beta2;
-            d_sum_xw_terms_row[unit] = -(real)0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * (real)nH);
-            d_sqrt_sqrt_pre_2 += -d_gates * alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
-            d_beta2_row[unit] += d_gates;
-            d_beta1_row[unit] += d_gates;
-            d_alpha2_row[unit] += d_gates * (xw - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2;
-            d_alpha1_row[unit] += d_gates * (hu - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre;
-        }
-        *(d_sqrt_sqrt_pre_2_rows + row * 1) = d_sqrt_sqrt_pre_2;
-    }
-}
-
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
     const real *alpha3_rows = memory->args->alpha3;
     const real *hu_n_rows = memory->args->hu_n + step * nB * nH;
     const real *xw_n_rows = memory->args->xw_n + step * nB * nH;
-    const real *gates_rows = memory->deferred_gates;
+    const real *r_rows = memory->r_time + step % memory->chunk_steps * nB * nH;
     const real *sum_xw_n_rows = memory->args->sum_xw_n + step * nB * 1;
     const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * nB * 1;
     const real *sum_hu_n_rows = memory->args->sum_hu_n + step * nB * 1;
@@ -2735,8 +2656,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* r = sigmoid(gates_1)
-     * d_sum_xw_n_terms = -d_n_pre * alpha3 / (sqrt_sqrt_pre_3 * H)
+    /* d_sum_xw_n_terms = -d_n_pre * alpha3 / (sqrt_sqrt_pre_3 * H)
      * d_sqrt_sqrt_pre_3 = sum(d_sqrt_sqrt_pre_3_terms -> (B, 1))
      * d_beta4 = sum(d_beta4_terms -> (H,))
      * d_beta3 = sum(d_n_pre -> (H,))
@@ -2752,7 +2672,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
         const real *alpha3_row = alpha3_rows + first;
         const real *hu_n_row = hu_n_rows + row * nH + first;
         const real *xw_n_row = xw_n_rows + row * nH + first;
-        const real *gates_1_row = gates_rows + row * (2 * nH) + nH + first;
+        const real *r_row = r_rows + row * nH + first;
         const real sum_xw_n = *(sum_xw_n_rows + row * 1);
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
         const real sum_hu_n = *(sum_hu_n_rows + row * 1);
@@ -2765,8 +2685,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
             const real alpha3 = alpha3_row[unit];
             const real hu_n = hu_n_row[unit];
             const real xw_n = xw_n_row[unit];
-            const real gates_1 = gates_1_row[unit];
-            const real r = cg_sigmoid(gates_1);
+            const real r = r_row[unit];
             d_sum_xw_n_terms_row[unit] = -d_n_pre * alpha3 / (sqrt_sqrt_pre_3 * (real)nH);
             d_sqrt_sqrt_pre_3 += -d_n_pre * alpha3 * (xw_n - sum_xw_n / (real)nH) / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
             d_beta4_row[unit] += d_n_pre * r;
@@ -2775,6 +2694,71 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
             d_alpha3_row[unit] += d_n_pre * (xw_n - sum_xw_n / (real)nH) / sqrt_sqrt_pre_3;
         }
         *(d_sqrt_sqrt_pre_3_rows + row * 1) = d_sqrt_sqrt_pre_3;
+    }
+}
+
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
+    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
+    const real *alpha2_rows = memory->args->alpha2;
+    const real *hu_rows = memory->args->hu + step * nB * (2 * nH);
+    const real *xw_rows = memory->args->xw + step * nB * (2 * nH);
+    const real *sum_hu_rows = memory->args->sum_hu + step * nB * 1;
+    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * nB * 1;
+    const real *sum_xw_rows = memory->args->sum_xw + step * nB * 1;
+    const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 + step * nB * 1;
+    real *d_sum_xw_terms_rows = memory->deferred_d_sum_xw_terms;
+    real *d_sqrt_sqrt_pre_2_rows = memory->deferred_d_sqrt_sqrt_pre_2;
+    real *d_beta2_rows = memory->args->d_beta2;
+    real *d_beta1_rows = memory->args->d_beta1;
+    real *d_alpha2_rows = memory->args->d_alpha2;
+    real *d_alpha1_rows = memory->args->d_alpha1;
+
+    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    /* d_sum_xw_terms = -0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * H)
+     * d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, 1))
+     * d_beta2 = sum(d_gates -> (2*H,))
+     * d_beta1 = sum(d_gates -> (2*H,))
+     * d_alpha2 = sum(d_alpha2_terms -> (2*H,))
+     * d_alpha1 = sum(d_alpha1_terms -> (2*H,)) */
+    real *d_beta2_row = d_beta2_rows + first;
+    real *d_beta1_row = d_beta1_rows + first;
+    real *d_alpha2_row = d_alpha2_rows + first;
+    real *d_alpha1_row = d_alpha1_rows + first;
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
+        const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
+        const real *alpha2_row = alpha2_rows + first;
+        const real *hu_row = hu_rows + row * (2 * nH) + first;
+        const real *xw_row = xw_rows + row * (2 * nH) + first;
+        const real sum_hu = *(sum_hu_rows + row * 1);
+        const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
+        const real sum_xw = *(sum_xw_rows + row * 1);
+        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * 1);
+        real *d_sum_xw_terms_row = d_sum_xw_terms_rows + row * (2 * nH) + first;
+        real d_sqrt_sqrt_pre_2 = 0;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_gates = d_gates_row[unit];
+            const real alpha2 = alpha2_row[unit];
+            const real hu = hu_row[unit];
+            const real xw = xw_row[unit];
+            d_sum_xw_terms_row[unit] = -(real)0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * (real)nH);
+            d_sqrt_sqrt_pre_2 += -d_gates * alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
+            d_beta2_row[unit] += d_gates;
+            d_beta1_row[unit] += d_gates;
+            d_alpha2_row[unit] += d_gates * (xw - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2;
+            d_alpha1_row[unit] += d_gates * (hu - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre;
+        }
+        *(d_sqrt_sqrt_pre_2_rows + row * 1) = d_sqrt_sqrt_pre_2;
     }
 }
 
@@ -3084,7 +3068,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_xw_n @ [w_n.T]; d_xw @ [w.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -3105,8 +3089,8 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -3118,10 +3102,10 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
                 const cg_term terms1[] = {
                     {nH, d_xw_n_rows + top * (nH), nH, 1,
                      memory->deferred_12_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_12_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_12_panel_1, block, next, tiles, nH, 1 * vectors)},
                     {2 * nH, d_xw_rows + top * ((2 * nH)), (2 * nH), 1,
                      memory->deferred_12_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_12_panel_2, block, next, (top - row_begin) / high, 2 * nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_12_panel_2, block, next, tiles, 2 * nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
@@ -3186,6 +3170,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
+        if (!counts) cg_copy_row(memory->r_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_n_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_gates_time + (step % memory->chunk_steps * nB + row) * (2 * nH), 0, (2 * nH));
         if (!counts) cg_copy_row(memory->d_hu_n_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
@@ -3384,7 +3369,7 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
     (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_z, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_r, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->r_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_n_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_d_sum_hu_n_terms, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_gates_time, real, 1, chunk_rows * (2 * nH));
@@ -3400,11 +3385,10 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_hu_n_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_hu_time, real, 1, chunk_rows * (2 * nH));
     CELLGEN_PLACE(memory->reverse_8_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->deferred_gates, real, 1, chunk_rows * (2 * nH));
-    CELLGEN_PLACE(memory->deferred_d_sum_xw_terms, real, 1, chunk_rows * (2 * nH));
-    CELLGEN_PLACE(memory->deferred_d_sqrt_sqrt_pre_2, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_d_sum_xw_n_terms, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_sqrt_sqrt_pre_3, real, 1, chunk_rows * 1);
+    CELLGEN_PLACE(memory->deferred_d_sum_xw_terms, real, 1, chunk_rows * (2 * nH));
+    CELLGEN_PLACE(memory->deferred_d_sqrt_sqrt_pre_2, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_d_sum_xw_n_sum_xw_n, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_d_sum_xw_sum_xw, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_d_xw_n_sum_xw_n, real, 1, chunk_rows * nH);

@@ -2506,7 +2506,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_reverse_1)(
     int64_t nH,
     cellgen_rows<real> d_h_in_rows,
     cellgen_rows<real> z_rows,
-    cellgen_rows<real> r_rows,
+    cellgen_rows<store> r_rows,
     cellgen_rows<store> d_n_pre_rows,
     cellgen_rows<real> d_sum_hu_n_terms_rows,
     cellgen_rows<store> d_gates_1_rows,
@@ -2701,7 +2701,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_reverse_6)(
     cellgen_rows<const real> d_sum_hu_n_rows,
     cellgen_rows<const store> alpha4_rows,
     cellgen_rows<const store> hu_n_rows,
-    cellgen_rows<const real> r_rows,
+    cellgen_rows<const store> r_rows,
     cellgen_rows<const store> sum_hu_n_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_4_rows,
     int64_t nH,
@@ -2766,25 +2766,96 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_reverse_8)(
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
-/* gates = alpha1 * (hu - 0.5 * sum_hu / H) / sqrt_sqrt_pre + alpha2 * (xw - 0.5 * sum_xw / H) / sqrt_sqrt_pre_2 + beta1 + beta2
- * d_sum_xw_terms = -0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * H)
- * d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, 1)) */
+/* d_sum_xw_n_terms = -d_n_pre * alpha3 / (sqrt_sqrt_pre_3 * H)
+ * d_sqrt_sqrt_pre_3 = sum(d_sqrt_sqrt_pre_3_terms -> (B, 1)) */
 __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1)(
     int64_t rows,
     int64_t units,
+    cellgen_rows<const store> d_n_pre_rows,
+    cellgen_rows<const store> alpha3_rows,
+    cellgen_rows<const store> xw_n_rows,
+    cellgen_rows<const store> sum_xw_n_rows,
+    cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
+    int64_t nH,
+    cellgen_rows<real> d_sum_xw_n_terms_rows,
+    cellgen_rows<real> d_sqrt_sqrt_pre_3_rows)
+{
+    const int64_t row = blockIdx.x;
+    real d_sqrt_sqrt_pre_3 = 0;
+    for (int64_t unit = threadIdx.x; unit < units; unit += CELLGEN_ROW_THREADS) {
+        const real d_n_pre = cg_load(d_n_pre_rows, row, unit);
+        const real alpha3 = cg_load(alpha3_rows, 0, unit);
+        const real xw_n = cg_load(xw_n_rows, row, unit);
+        const real sum_xw_n = cg_load(sum_xw_n_rows, row, 0);
+        const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
+        const real d_sum_xw_n_terms = -d_n_pre * alpha3 / (sqrt_sqrt_pre_3 * (real)nH);
+        cg_store(d_sum_xw_n_terms_rows, row, unit, d_sum_xw_n_terms);
+        d_sqrt_sqrt_pre_3 += -d_n_pre * alpha3 * (xw_n - sum_xw_n / (real)nH) / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
+    }
+    d_sqrt_sqrt_pre_3 = cellgen_row_total(d_sqrt_sqrt_pre_3);
+    if (threadIdx.x == 0) cg_store(d_sqrt_sqrt_pre_3_rows, row, 0, d_sqrt_sqrt_pre_3);
+    (void)rows;
+}
+
+/* d_beta4 = sum(d_beta4_terms -> (H,))
+ * d_beta3 = sum(d_n_pre -> (H,))
+ * d_alpha4 = sum(d_alpha4_terms -> (H,))
+ * d_alpha3 = sum(d_alpha3_terms -> (H,)) */
+__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1_over_rows)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const store> d_n_pre_rows,
+    cellgen_rows<const store> hu_n_rows,
+    cellgen_rows<const store> xw_n_rows,
+    cellgen_rows<const store> r_rows,
+    cellgen_rows<const store> sum_xw_n_rows,
+    cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
+    cellgen_rows<const store> sum_hu_n_rows,
+    cellgen_rows<const store> sqrt_sqrt_pre_4_rows,
+    int64_t nH,
+    real *d_beta4_rows,
+    real *d_beta3_rows,
+    real *d_alpha4_rows,
+    real *d_alpha3_rows)
+{
+    const int64_t unit = (int64_t)blockIdx.y * CELLGEN_CHUNK_UNITS + threadIdx.x;
+    const int64_t first = (int64_t)blockIdx.x * CELLGEN_CHUNK_ROWS;
+    const int64_t end = first + CELLGEN_CHUNK_ROWS < rows ? first + CELLGEN_CHUNK_ROWS : rows;
+    real d_beta4 = 0;
+    real d_beta3 = 0;
+    real d_alpha4 = 0;
+    real d_alpha3 = 0;
+    for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
+        const real d_n_pre = cg_load(d_n_pre_rows, row, unit);
+        const real hu_n = cg_load(hu_n_rows, row, unit);
+        const real xw_n = cg_load(xw_n_rows, row, unit);
+        const real r = cg_load(r_rows, row, unit);
+        const real sum_xw_n = cg_load(sum_xw_n_rows, row, 0);
+        const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
+        const real sum_hu_n = cg_load(sum_hu_n_rows, row, 0);
+        const real sqrt_sqrt_pre_4 = cg_load(sqrt_sqrt_pre_4_rows, row, 0);
+        d_beta4 += d_n_pre * r;
+        d_beta3 += d_n_pre;
+        d_alpha4 += d_n_pre * (hu_n - sum_hu_n / (real)nH) * r / sqrt_sqrt_pre_4;
+        d_alpha3 += d_n_pre * (xw_n - sum_xw_n / (real)nH) / sqrt_sqrt_pre_3;
+    }
+    cellgen_chunk_total(d_beta4, d_beta4_rows, units, unit);
+    cellgen_chunk_total(d_beta3, d_beta3_rows, units, unit);
+    cellgen_chunk_total(d_alpha4, d_alpha4_rows, units, unit);
+    cellgen_chunk_total(d_alpha3, d_alpha3_rows, units, unit);
+}
+
+/* d_sum_xw_terms = -0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * H)
+ * d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, 1)) */
+__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2)(
+    int64_t rows,
+    int64_t units,
     cellgen_rows<const store> d_gates_rows,
-    cellgen_rows<const store> alpha1_rows,
     cellgen_rows<const store> alpha2_rows,
-    cellgen_rows<const store> beta1_rows,
-    cellgen_rows<const store> beta2_rows,
-    cellgen_rows<const store> hu_rows,
     cellgen_rows<const store> xw_rows,
-    cellgen_rows<const store> sum_hu_rows,
-    cellgen_rows<const store> sqrt_sqrt_pre_rows,
     cellgen_rows<const store> sum_xw_rows,
     cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
     int64_t nH,
-    cellgen_rows<real> gates_rows,
     cellgen_rows<real> d_sum_xw_terms_rows,
     cellgen_rows<real> d_sqrt_sqrt_pre_2_rows)
 {
@@ -2792,18 +2863,10 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1)(
     real d_sqrt_sqrt_pre_2 = 0;
     for (int64_t unit = threadIdx.x; unit < units; unit += CELLGEN_ROW_THREADS) {
         const real d_gates = cg_load(d_gates_rows, row, unit);
-        const real alpha1 = cg_load(alpha1_rows, 0, unit);
         const real alpha2 = cg_load(alpha2_rows, 0, unit);
-        const real beta1 = cg_load(beta1_rows, 0, unit);
-        const real beta2 = cg_load(beta2_rows, 0, unit);
-        const real hu = cg_load(hu_rows, row, unit);
         const real xw = cg_load(xw_rows, row, unit);
-        const real sum_hu = cg_load(sum_hu_rows, row, 0);
-        const real sqrt_sqrt_pre = cg_load(sqrt_sqrt_pre_rows, row, 0);
         const real sum_xw = cg_load(sum_xw_rows, row, 0);
         const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-        const real gates = alpha1 * (hu - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre + alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta1 + beta2;
-        cg_store(gates_rows, row, unit, gates);
         const real d_sum_xw_terms = -(real)0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * (real)nH);
         cg_store(d_sum_xw_terms_rows, row, unit, d_sum_xw_terms);
         d_sqrt_sqrt_pre_2 += -d_gates * alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
@@ -2817,7 +2880,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1)(
  * d_beta1 = sum(d_gates -> (2*H,))
  * d_alpha2 = sum(d_alpha2_terms -> (2*H,))
  * d_alpha1 = sum(d_alpha1_terms -> (2*H,)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1_over_rows)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2_over_rows)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_gates_rows,
@@ -2857,87 +2920,6 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1_over_rows)(
     cellgen_chunk_total(d_beta1, d_beta1_rows, units, unit);
     cellgen_chunk_total(d_alpha2, d_alpha2_rows, units, unit);
     cellgen_chunk_total(d_alpha1, d_alpha1_rows, units, unit);
-}
-
-/* d_sum_xw_n_terms = -d_n_pre * alpha3 / (sqrt_sqrt_pre_3 * H)
- * d_sqrt_sqrt_pre_3 = sum(d_sqrt_sqrt_pre_3_terms -> (B, 1)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_n_pre_rows,
-    cellgen_rows<const store> alpha3_rows,
-    cellgen_rows<const store> xw_n_rows,
-    cellgen_rows<const store> sum_xw_n_rows,
-    cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
-    int64_t nH,
-    cellgen_rows<real> d_sum_xw_n_terms_rows,
-    cellgen_rows<real> d_sqrt_sqrt_pre_3_rows)
-{
-    const int64_t row = blockIdx.x;
-    real d_sqrt_sqrt_pre_3 = 0;
-    for (int64_t unit = threadIdx.x; unit < units; unit += CELLGEN_ROW_THREADS) {
-        const real d_n_pre = cg_load(d_n_pre_rows, row, unit);
-        const real alpha3 = cg_load(alpha3_rows, 0, unit);
-        const real xw_n = cg_load(xw_n_rows, row, unit);
-        const real sum_xw_n = cg_load(sum_xw_n_rows, row, 0);
-        const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
-        const real d_sum_xw_n_terms = -d_n_pre * alpha3 / (sqrt_sqrt_pre_3 * (real)nH);
-        cg_store(d_sum_xw_n_terms_rows, row, unit, d_sum_xw_n_terms);
-        d_sqrt_sqrt_pre_3 += -d_n_pre * alpha3 * (xw_n - sum_xw_n / (real)nH) / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
-    }
-    d_sqrt_sqrt_pre_3 = cellgen_row_total(d_sqrt_sqrt_pre_3);
-    if (threadIdx.x == 0) cg_store(d_sqrt_sqrt_pre_3_rows, row, 0, d_sqrt_sqrt_pre_3);
-    (void)rows;
-}
-
-/* r = sigmoid(gates_1)
- * d_beta4 = sum(d_beta4_terms -> (H,))
- * d_beta3 = sum(d_n_pre -> (H,))
- * d_alpha4 = sum(d_alpha4_terms -> (H,))
- * d_alpha3 = sum(d_alpha3_terms -> (H,)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2_over_rows)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_n_pre_rows,
-    cellgen_rows<const store> hu_n_rows,
-    cellgen_rows<const store> xw_n_rows,
-    cellgen_rows<const real> gates_1_rows,
-    cellgen_rows<const store> sum_xw_n_rows,
-    cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
-    cellgen_rows<const store> sum_hu_n_rows,
-    cellgen_rows<const store> sqrt_sqrt_pre_4_rows,
-    int64_t nH,
-    real *d_beta4_rows,
-    real *d_beta3_rows,
-    real *d_alpha4_rows,
-    real *d_alpha3_rows)
-{
-    const int64_t unit = (int64_t)blockIdx.y * CELLGEN_CHUNK_UNITS + threadIdx.x;
-    const int64_t first = (int64_t)blockIdx.x * CELLGEN_CHUNK_ROWS;
-    const int64_t end = first + CELLGEN_CHUNK_ROWS < rows ? first + CELLGEN_CHUNK_ROWS : rows;
-    real d_beta4 = 0;
-    real d_beta3 = 0;
-    real d_alpha4 = 0;
-    real d_alpha3 = 0;
-    for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
-        const real d_n_pre = cg_load(d_n_pre_rows, row, unit);
-        const real hu_n = cg_load(hu_n_rows, row, unit);
-        const real xw_n = cg_load(xw_n_rows, row, unit);
-        const real gates_1 = cg_load(gates_1_rows, row, unit);
-        const real sum_xw_n = cg_load(sum_xw_n_rows, row, 0);
-        const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
-        const real sum_hu_n = cg_load(sum_hu_n_rows, row, 0);
-        const real sqrt_sqrt_pre_4 = cg_load(sqrt_sqrt_pre_4_rows, row, 0);
-        const real r = cg_sigmoid(gates_1);
-        d_beta4 += d_n_pre * r;
-        d_beta3 += d_n_pre;
-        d_alpha4 += d_n_pre * (hu_n - sum_hu_n / (real)nH) * r / sqrt_sqrt_pre_4;
-        d_alpha3 += d_n_pre * (xw_n - sum_xw_n / (real)nH) / sqrt_sqrt_pre_3;
-    }
-    cellgen_chunk_total(d_beta4, d_beta4_rows, units, unit);
-    cellgen_chunk_total(d_beta3, d_beta3_rows, units, unit);
-    cellgen_chunk_total(d_alpha4, d_alpha4_rows, units, unit);
-    cellgen_chunk_total(d_alpha3, d_alpha3_rows, units, unit);
 }
 
 /* d_sqrt_pre_3 = 0.5 * d_sqrt_sqrt_pre_3 / sqrt_sqrt_pre_3
@@ -3109,9 +3091,8 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (7 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
@@ -3126,19 +3107,18 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward
          + CELLGEN_CUDA_BYTES(nB * 1, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES((3 * nH) * nH, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real)
-         + CELLGEN_CUDA_BYTES(nT * nB * 1, real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real)
          + CELLGEN_CUDA_BYTES(nT * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nT * nB * 1, real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
+         + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real)
+         + CELLGEN_CUDA_BYTES(nT * nB * 1, real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real)
          + CELLGEN_CUDA_BYTES(nH * (3 * nH), real)
          + CELLGEN_CUDA_BYTES(nT * nB * 1, real)
          + CELLGEN_CUDA_BYTES(nT * nB * 1, real)
@@ -3221,14 +3201,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
     store *const h_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (7 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     real *const reverse_d_h_in = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_z = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_r = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_d_sum_hu_n_terms = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
@@ -3254,32 +3232,30 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     store *const reverse_8_weights_1 = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES((3 * nH) * nH, store);
-    real *const deferred_gates = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real);
-    real *const deferred_d_sum_xw_terms = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real);
-    real *const deferred_d_sqrt_sqrt_pre_2 = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * 1, real);
-    real *const layer_norm_gru_deferred_1_over_rows_d_be = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real);
-    real *const layer_norm_gru_deferred_1_over_rows_d_be_2 = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real);
-    real *const layer_norm_gru_deferred_1_over_rows_d_al = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real);
-    real *const layer_norm_gru_deferred_1_over_rows_d_al_2 = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real);
     real *const deferred_d_sum_xw_n_terms = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nH, real);
     real *const deferred_d_sqrt_sqrt_pre_3 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * 1, real);
+    real *const layer_norm_gru_deferred_1_over_rows_d_be = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+    real *const layer_norm_gru_deferred_1_over_rows_d_be_2 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+    real *const layer_norm_gru_deferred_1_over_rows_d_al = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+    real *const layer_norm_gru_deferred_1_over_rows_d_al_2 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+    real *const deferred_d_sum_xw_terms = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real);
+    real *const deferred_d_sqrt_sqrt_pre_2 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nT * nB * 1, real);
     real *const layer_norm_gru_deferred_2_over_rows_d_be = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real);
     real *const layer_norm_gru_deferred_2_over_rows_d_be_2 = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real);
     real *const layer_norm_gru_deferred_2_over_rows_d_al = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real);
     real *const layer_norm_gru_deferred_2_over_rows_d_al_2 = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real);
     real *const h_prev_products = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nH * (3 * nH), real);
     real *const deferred_d_sum_xw_n_sum_xw_n = (real *)(void *)memory;
@@ -3374,14 +3350,14 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
             nH,
             cg_rows(reverse_d_h_in, nH),
             cg_rows(reverse_z, nH),
-            cg_rows(reverse_r, nH),
-            cg_rows(adjoints + step * nB * (6 * nH), (6 * nH)),
+            cg_rows(adjoints + step * nB * (7 * nH), (7 * nH)),
+            cg_rows(adjoints + step * nB * (7 * nH) + nH, (7 * nH)),
             cg_rows(reverse_d_sum_hu_n_terms, nH),
-            cg_rows(adjoints + step * nB * (6 * nH) + nH + nH, (6 * nH)),
-            cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH)),
+            cg_rows(adjoints + step * nB * (7 * nH) + 2 * nH + nH, (7 * nH)),
+            cg_rows(adjoints + step * nB * (7 * nH) + 2 * nH, (7 * nH)),
             cg_rows(reverse_d_sqrt_sqrt_pre_4, 1));
         CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_reverse_2), nB, 2 * nH,
-            cg_in(adjoints + step * nB * (6 * nH) + nH, (6 * nH)),
+            cg_in(adjoints + step * nB * (7 * nH) + 2 * nH, (7 * nH)),
             cg_in(args->alpha1, (2 * nH)),
             cg_in(args->hu + step * nB * (2 * nH), (2 * nH)),
             cg_in(args->sum_hu + step * nB * 1, 1),
@@ -3414,18 +3390,18 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
             cg_rows(reverse_d_hu_sum_hu, (2 * nH)),
             cg_rows(reverse_d_sum_hu, 1));
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_reverse_6), nB, nH,
-            cg_in(adjoints + step * nB * (6 * nH), (6 * nH)),
+            cg_in(adjoints + step * nB * (7 * nH) + nH, (7 * nH)),
             cg_in(reverse_d_hu_n_sum_hu_n, nH),
             cg_in(reverse_d_sum_hu_n, 1),
             cg_in(args->alpha4, nH),
             cg_in(args->hu_n + step * nB * nH, nH),
-            cg_in(reverse_r, nH),
+            cg_in(adjoints + step * nB * (7 * nH), (7 * nH)),
             cg_in(args->sum_hu_n + step * nB * 1, 1),
             cg_in(args->sqrt_sqrt_pre_4 + step * nB * 1, 1),
             nH,
-            cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH)));
+            cg_rows(adjoints + step * nB * (7 * nH) + 4 * nH, (7 * nH)));
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_reverse_7), nB, 2 * nH,
-            cg_in(adjoints + step * nB * (6 * nH) + nH, (6 * nH)),
+            cg_in(adjoints + step * nB * (7 * nH) + 2 * nH, (7 * nH)),
             cg_in(reverse_d_hu_sum_hu, (2 * nH)),
             cg_in(reverse_d_sum_hu, 1),
             cg_in(args->alpha1, (2 * nH)),
@@ -3433,9 +3409,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
             cg_in(args->sum_hu + step * nB * 1, 1),
             cg_in(args->sqrt_sqrt_pre + step * nB * 1, 1),
             nH,
-            cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)));
+            cg_rows(adjoints + step * nB * (7 * nH) + 5 * nH, (7 * nH)));
         /* d_hu_n @ [u_n.T]; d_hu @ [u.T] */
-        cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH), reverse_8_weights_1, nH, reverse_8_sums, nH, 0);
+        cg_gemm_nn(&run, nB, nH, 3 * nH, adjoints + step * nB * (7 * nH) + 4 * nH, (7 * nH), reverse_8_weights_1, nH, reverse_8_sums, nH, 0);
         CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_reverse_8), nB, nH,
             cg_in(reverse_d_h_in, nH),
             cg_in(reverse_8_sums, nH),
@@ -3443,48 +3419,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
             cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
         if (guarded) {
             cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-            cg_leave_out(&run, nB, (6 * nH), adjoints + step * nB * (6 * nH), step_counts + step * nB);
+            cg_leave_out(&run, nB, (7 * nH), adjoints + step * nB * (7 * nH), step_counts + step * nB);
         }
         if (cellgen_cuts(args->window, step)) {
             cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
-    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1), nT * nB, 2 * nH,
-        cg_in(adjoints + nH, (6 * nH)),
-        cg_in(args->alpha1, (2 * nH)),
-        cg_in(args->alpha2, (2 * nH)),
-        cg_in(args->beta1, (2 * nH)),
-        cg_in(args->beta2, (2 * nH)),
-        cg_in(args->hu, (2 * nH)),
-        cg_in(args->xw, (2 * nH)),
-        cg_in(args->sum_hu, 1),
-        cg_in(args->sqrt_sqrt_pre, 1),
-        cg_in(args->sum_xw, 1),
-        cg_in(args->sqrt_sqrt_pre_2, 1),
-        nH,
-        cg_rows(deferred_gates, (2 * nH)),
-        cg_rows(deferred_d_sum_xw_terms, (2 * nH)),
-        cg_rows(deferred_d_sqrt_sqrt_pre_2, 1));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1_over_rows), nT * nB, 2 * nH,
-        cg_in(adjoints + nH, (6 * nH)),
-        cg_in(args->hu, (2 * nH)),
-        cg_in(args->xw, (2 * nH)),
-        cg_in(args->sum_hu, 1),
-        cg_in(args->sqrt_sqrt_pre, 1),
-        cg_in(args->sum_xw, 1),
-        cg_in(args->sqrt_sqrt_pre_2, 1),
-        nH,
-        layer_norm_gru_deferred_1_over_rows_d_be,
-        layer_norm_gru_deferred_1_over_rows_d_be_2,
-        layer_norm_gru_deferred_1_over_rows_d_al,
-        layer_norm_gru_deferred_1_over_rows_d_al_2);
-    cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_1_over_rows_d_be, cg_rows(args->d_beta2, (2 * nH)));
-    cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_1_over_rows_d_be_2, cg_rows(args->d_beta1, (2 * nH)));
-    cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_1_over_rows_d_al, cg_rows(args->d_alpha2, (2 * nH)));
-    cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_1_over_rows_d_al_2, cg_rows(args->d_alpha1, (2 * nH)));
-    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2), nT * nB, nH,
-        cg_in(adjoints, (6 * nH)),
+    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1), nT * nB, nH,
+        cg_in(adjoints + nH, (7 * nH)),
         cg_in(args->alpha3, nH),
         cg_in(args->xw_n, nH),
         cg_in(args->sum_xw_n, 1),
@@ -3492,28 +3435,54 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         nH,
         cg_rows(deferred_d_sum_xw_n_terms, nH),
         cg_rows(deferred_d_sqrt_sqrt_pre_3, 1));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2_over_rows), nT * nB, nH,
-        cg_in(adjoints, (6 * nH)),
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1_over_rows), nT * nB, nH,
+        cg_in(adjoints + nH, (7 * nH)),
         cg_in(args->hu_n, nH),
         cg_in(args->xw_n, nH),
-        cg_in(deferred_gates + nH, (2 * nH)),
+        cg_in(adjoints, (7 * nH)),
         cg_in(args->sum_xw_n, 1),
         cg_in(args->sqrt_sqrt_pre_3, 1),
         cg_in(args->sum_hu_n, 1),
         cg_in(args->sqrt_sqrt_pre_4, 1),
         nH,
+        layer_norm_gru_deferred_1_over_rows_d_be,
+        layer_norm_gru_deferred_1_over_rows_d_be_2,
+        layer_norm_gru_deferred_1_over_rows_d_al,
+        layer_norm_gru_deferred_1_over_rows_d_al_2);
+    cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_1_over_rows_d_be, cg_rows(args->d_beta4, nH));
+    cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_1_over_rows_d_be_2, cg_rows(args->d_beta3, nH));
+    cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_1_over_rows_d_al, cg_rows(args->d_alpha4, nH));
+    cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_1_over_rows_d_al_2, cg_rows(args->d_alpha3, nH));
+    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2), nT * nB, 2 * nH,
+        cg_in(adjoints + 2 * nH, (7 * nH)),
+        cg_in(args->alpha2, (2 * nH)),
+        cg_in(args->xw, (2 * nH)),
+        cg_in(args->sum_xw, 1),
+        cg_in(args->sqrt_sqrt_pre_2, 1),
+        nH,
+        cg_rows(deferred_d_sum_xw_terms, (2 * nH)),
+        cg_rows(deferred_d_sqrt_sqrt_pre_2, 1));
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2_over_rows), nT * nB, 2 * nH,
+        cg_in(adjoints + 2 * nH, (7 * nH)),
+        cg_in(args->hu, (2 * nH)),
+        cg_in(args->xw, (2 * nH)),
+        cg_in(args->sum_hu, 1),
+        cg_in(args->sqrt_sqrt_pre, 1),
+        cg_in(args->sum_xw, 1),
+        cg_in(args->sqrt_sqrt_pre_2, 1),
+        nH,
         layer_norm_gru_deferred_2_over_rows_d_be,
         layer_norm_gru_deferred_2_over_rows_d_be_2,
         layer_norm_gru_deferred_2_over_rows_d_al,
         layer_norm_gru_deferred_2_over_rows_d_al_2);
-    cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_2_over_rows_d_be, cg_rows(args->d_beta4, nH));
-    cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_2_over_rows_d_be_2, cg_rows(args->d_beta3, nH));
-    cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_2_over_rows_d_al, cg_rows(args->d_alpha4, nH));
-    cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_2_over_rows_d_al_2, cg_rows(args->d_alpha3, nH));
+    cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_2_over_rows_d_be, cg_rows(args->d_beta2, (2 * nH)));
+    cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_2_over_rows_d_be_2, cg_rows(args->d_beta1, (2 * nH)));
+    cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_2_over_rows_d_al, cg_rows(args->d_alpha2, (2 * nH)));
+    cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_2_over_rows_d_al_2, cg_rows(args->d_alpha1, (2 * nH)));
     /* d_u_n = h_prev.T @ d_hu_n; d_u = h_prev.T @ d_hu */
-    cg_gemm_tn(&run, nH, 3 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 3 * nH, (6 * nH), h_prev_products, 3 * nH, 0);
+    cg_gemm_tn(&run, nH, 3 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 4 * nH, (7 * nH), h_prev_products, 3 * nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, 3 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 3 * nH + nB * (6 * nH), (6 * nH), h_prev_products, 3 * nH, 1);
+        cg_gemm_tn(&run, nH, 3 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 4 * nH + nB * (7 * nH), (7 * nH), h_prev_products, 3 * nH, 1);
     cg_copy(&run, nH, nH, cg_rows(args->d_u_n, nH), cg_in(h_prev_products, 3 * nH));
     cg_copy(&run, nH, 2 * nH, cg_rows(args->d_u, (2 * nH)), cg_in(h_prev_products + nH, 3 * nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_5), nT * nB, (int64_t)1,
@@ -3541,7 +3510,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_rows(deferred_d_xw_sum_xw, (2 * nH)),
         cg_rows(deferred_d_sum_xw, 1));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_8), nT * nB, nH,
-        cg_in(adjoints, (6 * nH)),
+        cg_in(adjoints + nH, (7 * nH)),
         cg_in(deferred_d_xw_n_sum_xw_n, nH),
         cg_in(deferred_d_sum_xw_n, 1),
         cg_in(args->alpha3, nH),
@@ -3551,7 +3520,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         nH,
         cg_rows(deferred_d_xw_n, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_9), nT * nB, 2 * nH,
-        cg_in(adjoints + nH, (6 * nH)),
+        cg_in(adjoints + 2 * nH, (7 * nH)),
         cg_in(deferred_d_xw_sum_xw, (2 * nH)),
         cg_in(deferred_d_sum_xw, 1),
         cg_in(args->alpha2, (2 * nH)),

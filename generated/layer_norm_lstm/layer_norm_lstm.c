@@ -1143,7 +1143,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* h_prev @ [u]; x @ [w] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1164,8 +1164,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = 4 * nH - first < width ? 4 * nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1183,13 +1183,13 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(
                 const cg_term terms1[] = {
                     {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                      memory->forward_1_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 const cg_term terms2[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
                      memory->forward_1_panel_2 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nI, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
@@ -2475,7 +2475,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_11)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_hu @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -2493,8 +2493,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_11)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -2506,7 +2506,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_11)(
                 const cg_term terms1[] = {
                     {4 * nH, d_hu_rows + top * ((4 * nH)), (4 * nH), 1,
                      memory->reverse_11_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_11_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_11_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -2812,7 +2812,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_xw @ [w.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -2830,8 +2830,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -2843,7 +2843,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
                 const cg_term terms1[] = {
                     {4 * nH, d_xw_rows + top * ((4 * nH)), (4 * nH), 1,
                      memory->deferred_8_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_8_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_8_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }

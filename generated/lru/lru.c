@@ -700,7 +700,7 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_1)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
+    const int64_t high = cellgen_tile_rows(2 * vectors);
     /* x @ [b_re, b_im] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -721,8 +721,8 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
             real *const tile = !memory->hoist ? here
                 : memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top) * slots) * width;
@@ -739,7 +739,7 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_1)(
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
                      memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 2 * vectors)},
+                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 2 * vectors)},
                 };
                 cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -868,7 +868,7 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_2)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* h_re @ [c_re]; h_im @ [c_im] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -889,8 +889,8 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_2)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -908,13 +908,13 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_2)(
                 const cg_term terms1[] = {
                     {nH, h_re_rows + top * (h_re_stride), h_re_stride, 1,
                      memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->forward_2_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 const cg_term terms2[] = {
                     {nH, h_im_rows + top * (h_im_stride), h_im_stride, 1,
                      memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->forward_2_panel_2, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
@@ -1487,7 +1487,7 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_h_im_c_im @ [c_im.T]; d_y_copy @ [c_re.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1508,8 +1508,8 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1527,13 +1527,13 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
                 const cg_term terms1[] = {
                     {nI, d_h_im_c_im_rows + top * (nI), nI, 1,
                      memory->reverse_3_panel_1 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                     cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nI, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 const cg_term terms2[] = {
                     {nI, d_y_copy_rows + top * (nI), nI, 1,
                      memory->reverse_3_panel_2 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_2, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                     cg_ahead(memory->reverse_3_panel_2, block, next, tiles, nI, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
@@ -1815,7 +1815,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_x_b_im @ [b_im.T]; d_x_b_re @ [b_re.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1836,8 +1836,8 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1849,10 +1849,10 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
                 const cg_term terms1[] = {
                     {nH, d_x_b_im_rows + top * (nH), nH, 1,
                      memory->deferred_7_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_7_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_7_panel_1, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_x_b_re_rows + top * (nH), nH, 1,
                      memory->deferred_7_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_7_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_7_panel_2, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }

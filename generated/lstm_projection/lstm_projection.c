@@ -501,7 +501,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
+    const int64_t high = cellgen_tile_rows(4 * vectors);
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]]; r_prev @ [u[:P, :H], u[:P, H:2*H], u[:P, 2*H:3*H], u[:P, 3*H:4*H]] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -540,8 +540,8 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -562,10 +562,10 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
                      memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 4 * vectors)},
+                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 4 * vectors)},
                     {nP, r_prev_rows + top * (r_prev_stride), r_prev_stride, 1,
                      memory->forward_1_panel_2 + block * (nP) * 4 * width, 4 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nP, 4 * vectors)},
+                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nP, 4 * vectors)},
                 };
                 for (int64_t row = 0; row < rows && memory->hoist; ++row)
                     memcpy(tile + (row * slots + 0) * width,
@@ -717,7 +717,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nP, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nP, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* o_tanh_c @ [w_p] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -735,8 +735,8 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
         const int64_t first = block * width;
         const int64_t units = nP - first < width ? nP - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -748,7 +748,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
                 const cg_term terms1[] = {
                     {nH, o_tanh_c_rows + top * (nH), nH, 1,
                      memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->forward_2_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -1121,7 +1121,7 @@ typedef struct {
     cg_stop *stop;
     cg_series series_x, across_x;
     cg_series series_r;
-    cg_series series_c, across_c;
+    cg_series series_c;
     cg_series series_d_r;
     cg_series series_d_c;
     cg_series series_d_x, across_d_x;
@@ -1130,7 +1130,7 @@ typedef struct {
     real *deferred_6_panel_1; /* packed weights */
     real *d_r_in_time; /* kept for a chunk of steps */
     real *reverse_d_c_in; /* of one step */
-    real *reverse_tanh_c; /* of one step */
+    real *tanh_c_time; /* kept for a chunk of steps */
     real *d_b_x_w_r_prev_u_time; /* kept for a chunk of steps */
     real *reverse_3_whole; /* products of one step */
     real *reverse_4_whole; /* products of one step */
@@ -1141,7 +1141,6 @@ typedef struct {
     real *d_c_prev_pair; /* gradient between two steps */
     real *now_c_prev; /* state before a step */
     real *rows_x; /* rows of many steps */
-    real *rows_c; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
     unsigned char *counts; /* which steps count */
     unsigned char *fresh; /* which start from zero */
@@ -1200,7 +1199,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2)(
     const real *c_rows = memory->series_c.rows + step * memory->series_c.step;
     const int64_t c_stride = memory->series_c.row;
     real *d_c_in_rows = memory->reverse_d_c_in;
-    real *tanh_c_rows = memory->reverse_tanh_c;
+    real *tanh_c_rows = memory->tanh_c_time + step % memory->chunk_steps * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
@@ -1242,14 +1241,14 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
     const real *f_rows = memory->args->f + step * nB * nH;
     const real *g_rows = memory->args->g + step * nB * nH;
     const real *o_rows = memory->args->o + step * nB * nH;
-    const real *tanh_c_rows = memory->reverse_tanh_c;
+    const real *tanh_c_rows = memory->tanh_c_time + step % memory->chunk_steps * nB * nH;
     real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_c_prev_rows = step == 0 ? memory->args->d_c_prev : memory->d_c_prev_pair + step % 2 * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_r_in @ [w_p.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1267,8 +1266,8 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1280,7 +1279,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
                 const cg_term terms1[] = {
                     {nP, d_r_in_rows + top * (nP), nP, 1,
                      memory->reverse_3_panel_1 + block * (nP) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nP, 1 * vectors)},
+                     cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nP, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -1392,7 +1391,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nP, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nP, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_b_x_w_r_prev_u @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1410,8 +1409,8 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
         const int64_t first = block * width;
         const int64_t units = nP - first < width ? nP - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1423,7 +1422,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
                 const cg_term terms1[] = {
                     {4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH), 1,
                      memory->reverse_4_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_4_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_4_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -1462,22 +1461,21 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *o_rows = memory->args->o + step * nB * nH;
-    const real *c_rows = memory->across_c.rows + step * memory->across_c.step;
-    const int64_t c_stride = memory->across_c.row;
+    const real *tanh_c_rows = memory->tanh_c_time + step % memory->chunk_steps * nB * nH;
     real *o_tanh_c_rows = memory->deferred_o_tanh_c;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* o_tanh_c = o * tanh(c) */
+    /* o_tanh_c = o * tanh_c */
     for (int64_t row = row_begin; row < row_end; ++row) {
         const real *o_row = o_rows + row * nH + first;
-        const real *c_row = c_rows + row * c_stride + first;
+        const real *tanh_c_row = tanh_c_rows + row * nH + first;
         real *o_tanh_c_row = o_tanh_c_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real o = o_row[unit];
-            const real c = c_row[unit];
-            o_tanh_c_row[unit] = o * cg_tanh(c);
+            const real tanh_c = tanh_c_row[unit];
+            o_tanh_c_row[unit] = o * tanh_c;
         }
     }
 }
@@ -1590,7 +1588,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_b_x_w_r_prev_u @ [w.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1608,8 +1606,8 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1621,7 +1619,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
                 const cg_term terms1[] = {
                     {4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH), 1,
                      memory->deferred_6_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_6_panel_1, block, next, (top - row_begin) / high, 4 * nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_6_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -1702,6 +1700,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_settle)(
             }
         }
         if (!counts) cg_copy_row(memory->d_r_in_time + (step % memory->chunk_steps * nB + row) * nP, 0, nP);
+        if (!counts) cg_copy_row(memory->tanh_c_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_b_x_w_r_prev_u_time + (step % memory->chunk_steps * nB + row) * (4 * nH), 0, (4 * nH));
     }
 }
@@ -1716,7 +1715,6 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_c, memory->series_c, nB, nH, step, row_begin, row_end, memory->counts);
     cg_collect_before(memory->rows_r_prev, memory->series_r, memory->args->r_prev, nB, nP, step, row_begin, row_end, memory->before);
 }
 
@@ -1862,7 +1860,7 @@ static int64_t CELLGEN_NAME(lstm_projection_sequence_backward_place)(
     (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->d_r_in_time, real, 1, chunk_rows * nP);
     CELLGEN_PLACE(memory->reverse_d_c_in, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_tanh_c, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->tanh_c_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_b_x_w_r_prev_u_time, real, 1, chunk_rows * (4 * nH));
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->reverse_4_whole, real, plan->unpacked, nB * 1 * nP);
@@ -1873,7 +1871,6 @@ static int64_t CELLGEN_NAME(lstm_projection_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->rows_c, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
@@ -2012,7 +2009,6 @@ int CELLGEN_NAME(lstm_projection_sequence_backward)(int64_t nT, int64_t nB, int6
     even = even && cg_is_even(here.series_d_x, nB);
     here.gather = here.counts || !even;
     here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
-    here.across_c = cg_across(here.series_c, nB, here.gather ? here.rows_c : 0, nH);
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     here.by_units = plan.by_units != 0;
     here.hoist = plan.hoist && !here.counts && (even || nB == 1); /* rows of a window lie evenly */

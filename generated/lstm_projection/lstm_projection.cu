@@ -931,7 +931,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_2)(
     cellgen_rows<const real> d_c_next_rows,
     cellgen_rows<const store> c_rows,
     cellgen_rows<real> d_c_in_rows,
-    cellgen_rows<real> tanh_c_rows)
+    cellgen_rows<store> tanh_c_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -965,7 +965,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_3)(
     cellgen_rows<const store> f_rows,
     cellgen_rows<const store> g_rows,
     cellgen_rows<const store> o_rows,
-    cellgen_rows<const real> tanh_c_rows,
+    cellgen_rows<const store> tanh_c_rows,
     cellgen_rows<store> d_o_bar_rows,
     cellgen_rows<store> d_g_bar_rows,
     cellgen_rows<store> d_f_bar_rows,
@@ -1000,19 +1000,19 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_3)(
     cg_store(d_c_prev_rows, row, unit, d_c_prev);
 }
 
-/* o_tanh_c = o * tanh(c) */
+/* o_tanh_c = o * tanh_c */
 __global__ void CELLGEN_CUDA_NAME(lstm_projection_deferred_1)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> o_rows,
-    cellgen_rows<const store> c_rows,
+    cellgen_rows<const store> tanh_c_rows,
     cellgen_rows<store> o_tanh_c_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
     const real o = cg_load(o_rows, row, unit);
-    const real c = cg_load(c_rows, row, unit);
-    const real o_tanh_c = o * cg_tanh(c);
+    const real tanh_c = cg_load(tanh_c_rows, row, unit);
+    const real o_tanh_c = o * tanh_c;
     cg_store(o_tanh_c_rows, row, unit, o_tanh_c);
 }
 
@@ -1048,7 +1048,6 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
     real *d_r_prev_pair,
     real *d_c_prev_pair,
     real *reverse_d_c_in,
-    real *reverse_tanh_c,
     real *reverse_3_sums)
 {
     const CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward_args) *const args = &call;
@@ -1077,7 +1076,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
             /* d_r_in = d_r + d_r_next */
             const cellgen_rows<const store> d_r_rows = cg_in((args->d_r ? args->d_r + step * d_r_step : nullptr), d_r_row);
             const cellgen_rows<const real> d_r_next_rows = cg_in(d_r_prev_pair + (step + 1) % 2 * nB * nP, nP);
-            const cellgen_rows<store> d_r_in_rows = cg_rows(adjoints + step * nB * (4 * nH + nP), (4 * nH + nP));
+            const cellgen_rows<store> d_r_in_rows = cg_rows(adjoints + step * nB * (5 * nH + nP), (5 * nH + nP));
             const real d_r = cg_load_or_zero(d_r_rows, row, unit);
             const real d_r_next = cg_load(d_r_next_rows, row, unit);
             const real d_r_in = d_r + d_r_next;
@@ -1092,7 +1091,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
             const cellgen_rows<const real> d_c_next_rows = cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH);
             const cellgen_rows<const store> c_rows = cg_in(args->c + step * c_step, c_row);
             const cellgen_rows<real> d_c_in_rows = cg_rows(reverse_d_c_in, nH);
-            const cellgen_rows<real> tanh_c_rows = cg_rows(reverse_tanh_c, nH);
+            const cellgen_rows<store> tanh_c_rows = cg_rows(adjoints + step * nB * (5 * nH + nP) + nP, (5 * nH + nP));
             const real d_c = cg_load_or_zero(d_c_rows, row, unit);
             const real d_c_next = cg_load(d_c_next_rows, row, unit);
             const real c = cg_load(c_rows, row, unit);
@@ -1103,7 +1102,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
 }
         __syncthreads();
         /* d_r_in @ [w_p.T] */
-        way::template product<1>(top, rows, nH, nP, cg_in(adjoints + step * nB * (4 * nH + nP), (4 * nH + nP)), shared_1, cg_rows(reverse_3_sums, nH), nH, 0);
+        way::template product<1>(top, rows, nH, nP, cg_in(adjoints + step * nB * (5 * nH + nP), (5 * nH + nP)), shared_1, cg_rows(reverse_3_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_tanh_c = d_o_tanh_c * o
@@ -1124,11 +1123,11 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
             const cellgen_rows<const store> f_rows = cg_in(args->f + step * nB * nH, nH);
             const cellgen_rows<const store> g_rows = cg_in(args->g + step * nB * nH, nH);
             const cellgen_rows<const store> o_rows = cg_in(args->o + step * nB * nH, nH);
-            const cellgen_rows<const real> tanh_c_rows = cg_in(reverse_tanh_c, nH);
-            const cellgen_rows<store> d_o_bar_rows = cg_rows(adjoints + step * nB * (4 * nH + nP) + nP + 3 * nH, (4 * nH + nP));
-            const cellgen_rows<store> d_g_bar_rows = cg_rows(adjoints + step * nB * (4 * nH + nP) + nP + 2 * nH, (4 * nH + nP));
-            const cellgen_rows<store> d_f_bar_rows = cg_rows(adjoints + step * nB * (4 * nH + nP) + nP + nH, (4 * nH + nP));
-            const cellgen_rows<store> d_i_bar_rows = cg_rows(adjoints + step * nB * (4 * nH + nP) + nP, (4 * nH + nP));
+            const cellgen_rows<const store> tanh_c_rows = cg_in(adjoints + step * nB * (5 * nH + nP) + nP, (5 * nH + nP));
+            const cellgen_rows<store> d_o_bar_rows = cg_rows(adjoints + step * nB * (5 * nH + nP) + nH + nP + 3 * nH, (5 * nH + nP));
+            const cellgen_rows<store> d_g_bar_rows = cg_rows(adjoints + step * nB * (5 * nH + nP) + nH + nP + 2 * nH, (5 * nH + nP));
+            const cellgen_rows<store> d_f_bar_rows = cg_rows(adjoints + step * nB * (5 * nH + nP) + nH + nP + nH, (5 * nH + nP));
+            const cellgen_rows<store> d_i_bar_rows = cg_rows(adjoints + step * nB * (5 * nH + nP) + nH + nP, (5 * nH + nP));
             const cellgen_rows<real> d_c_prev_rows = cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH);
             const real d_c_in = cg_load(d_c_in_rows, row, unit);
             const real d_o_tanh_c = cg_load(d_o_tanh_c_rows, row, unit);
@@ -1157,7 +1156,7 @@ __global__ void CELLGEN_CUDA_NAME(lstm_projection_reverse_block)(
 }
         __syncthreads();
         /* d_b_x_w_r_prev_u @ [u.T] */
-        way::template product<1>(top, rows, nP, 4 * nH, cg_in(adjoints + step * nB * (4 * nH + nP) + nP, (4 * nH + nP)), shared_2, cg_rows(d_r_prev_pair + step % 2 * nB * nP, nP), nP, 0);
+        way::template product<1>(top, rows, nP, 4 * nH, cg_in(adjoints + step * nB * (5 * nH + nP) + nH + nP, (5 * nH + nP)), shared_2, cg_rows(d_r_prev_pair + step % 2 * nB * nP, nP), nP, 0);
         __syncthreads();
         if (cellgen_cuts(args->window, step)) { /* no gradient goes on to the step before */
             for (typename way::walk my(rows, nP); my.more(); my.next())
@@ -1180,7 +1179,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backwar
     return cellgen_how(args->lengths, args->mask, args->reset, 6)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
         | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, nP)
-        | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
         | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, args->reverse, nT, nB, nI);
 }
 
@@ -1200,10 +1198,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backwar
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(5, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nP), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH + nP), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (5 * nH + nP), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nP, real)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
@@ -1265,14 +1262,12 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
     store *const c_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (4 * nH + nP), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (5 * nH + nP), store);
     real *const d_r_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nP, real);
     real *const d_c_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     real *const reverse_d_c_in = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_tanh_c = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_3_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
@@ -1341,23 +1336,23 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), nP), nP * 1 * nH + (4 * nH) * 1 * nP, cellgen_by_fragment::held(1, nH, nP) + cellgen_by_fragment::held(1, nP, 4 * nH), 5, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_projection_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nP, nH, *args, adjoints, d_r_prev_pair, d_c_prev_pair, reverse_d_c_in, reverse_tanh_c, reverse_3_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_projection_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nP, nH, *args, adjoints, d_r_prev_pair, d_c_prev_pair, reverse_d_c_in, reverse_3_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_projection_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nP, nH, *args, adjoints, d_r_prev_pair, d_c_prev_pair, reverse_d_c_in, reverse_tanh_c, reverse_3_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(lstm_projection_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nP, nH, *args, adjoints, d_r_prev_pair, d_c_prev_pair, reverse_d_c_in, reverse_3_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_1), nB, nP,
                 cg_in((args->d_r ? args->d_r + step * d_r_step : nullptr), d_r_row),
                 cg_in(d_r_prev_pair + (step + 1) % 2 * nB * nP, nP),
-                cg_rows(adjoints + step * nB * (4 * nH + nP), (4 * nH + nP)));
+                cg_rows(adjoints + step * nB * (5 * nH + nP), (5 * nH + nP)));
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_2), nB, nH,
                 cg_in((args->d_c ? args->d_c + step * d_c_step : nullptr), d_c_row),
                 cg_in(d_c_prev_pair + (step + 1) % 2 * nB * nH, nH),
                 cg_in(args->c + step * c_step, c_row),
                 cg_rows(reverse_d_c_in, nH),
-                cg_rows(reverse_tanh_c, nH));
+                cg_rows(adjoints + step * nB * (5 * nH + nP) + nP, (5 * nH + nP)));
             /* d_r_in @ [w_p.T] */
-            cg_gemm_nt(&run, nB, nH, nP, adjoints + step * nB * (4 * nH + nP), (4 * nH + nP), args->w_p, nP, reverse_3_sums, nH, 0);
+            cg_gemm_nt(&run, nB, nH, nP, adjoints + step * nB * (5 * nH + nP), (5 * nH + nP), args->w_p, nP, reverse_3_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_reverse_3), nB, nH,
                 cg_in(reverse_d_c_in, nH),
                 cg_in(reverse_3_sums, nH),
@@ -1366,18 +1361,18 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
                 cg_in(args->f + step * nB * nH, nH),
                 cg_in(args->g + step * nB * nH, nH),
                 cg_in(args->o + step * nB * nH, nH),
-                cg_in(reverse_tanh_c, nH),
-                cg_rows(adjoints + step * nB * (4 * nH + nP) + nP + 3 * nH, (4 * nH + nP)),
-                cg_rows(adjoints + step * nB * (4 * nH + nP) + nP + 2 * nH, (4 * nH + nP)),
-                cg_rows(adjoints + step * nB * (4 * nH + nP) + nP + nH, (4 * nH + nP)),
-                cg_rows(adjoints + step * nB * (4 * nH + nP) + nP, (4 * nH + nP)),
+                cg_in(adjoints + step * nB * (5 * nH + nP) + nP, (5 * nH + nP)),
+                cg_rows(adjoints + step * nB * (5 * nH + nP) + nH + nP + 3 * nH, (5 * nH + nP)),
+                cg_rows(adjoints + step * nB * (5 * nH + nP) + nH + nP + 2 * nH, (5 * nH + nP)),
+                cg_rows(adjoints + step * nB * (5 * nH + nP) + nH + nP + nH, (5 * nH + nP)),
+                cg_rows(adjoints + step * nB * (5 * nH + nP) + nH + nP, (5 * nH + nP)),
                 cg_rows(d_c_prev_pair + step % 2 * nB * nH, nH));
             /* d_b_x_w_r_prev_u @ [u.T] */
-            cg_gemm_nt(&run, nB, nP, 4 * nH, adjoints + step * nB * (4 * nH + nP) + nP, (4 * nH + nP), args->u, (4 * nH), d_r_prev_pair + step % 2 * nB * nP, nP, 0);
+            cg_gemm_nt(&run, nB, nP, 4 * nH, adjoints + step * nB * (5 * nH + nP) + nH + nP, (5 * nH + nP), args->u, (4 * nH), d_r_prev_pair + step % 2 * nB * nP, nP, 0);
             if (guarded) {
                 cg_settle_gradient(&run, nB, nP, d_r_prev_pair + step % 2 * nB * nP, d_r_prev_pair + (step + 1) % 2 * nB * nP, cg_series(given->d_r, given->strided ? given->strides + 6 : nullptr, nB, nP), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
                 cg_settle_gradient(&run, nB, nH, d_c_prev_pair + step % 2 * nB * nH, d_c_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_c, given->strided ? given->strides + 8 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_leave_out(&run, nB, (4 * nH + nP), adjoints + step * nB * (4 * nH + nP), step_counts + step * nB);
+                cg_leave_out(&run, nB, (5 * nH + nP), adjoints + step * nB * (5 * nH + nP), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nP, cg_rows(d_r_prev_pair + step % 2 * nB * nP, nP));
@@ -1389,22 +1384,22 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_projection_cuda_sequence_backward)(
     cg_copy(&run, nB, nH, cg_rows(args->d_c_prev, nH), cg_in(d_c_prev_pair, nH));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(lstm_projection_deferred_1), nT * nB, nH,
         cg_in(args->o, nH),
-        cg_in(args->c, nH),
+        cg_in(adjoints + nP, (5 * nH + nP)),
         cg_rows(deferred_o_tanh_c, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(lstm_projection_deferred_2_over_rows), nT * nB, 4 * nH,
-        cg_in(adjoints + nP, (4 * nH + nP)),
+        cg_in(adjoints + nH + nP, (5 * nH + nP)),
         lstm_projection_deferred_2_over_rows_d_b);
     cg_add_chunks(&run, nT * nB, 4 * nH, lstm_projection_deferred_2_over_rows_d_b, cg_rows(args->d_b, (4 * nH)));
     /* d_w_p = o_tanh_c.T @ d_r_in */
-    cg_gemm_tn(&run, nH, nP, nT * nB, deferred_o_tanh_c, nH, adjoints, (4 * nH + nP), args->d_w_p, nP, 0);
+    cg_gemm_tn(&run, nH, nP, nT * nB, deferred_o_tanh_c, nH, adjoints, (5 * nH + nP), args->d_w_p, nP, 0);
     /* d_u = r_prev.T @ d_b_x_w_r_prev_u */
-    cg_gemm_tn(&run, nP, 4 * nH, (nT > 0 ? nB : 0), (guarded ? r_prev_before : args->r_prev), nP, adjoints + nP, (4 * nH + nP), args->d_u, (4 * nH), 0);
+    cg_gemm_tn(&run, nP, 4 * nH, (nT > 0 ? nB : 0), (guarded ? r_prev_before : args->r_prev), nP, adjoints + nH + nP, (5 * nH + nP), args->d_u, (4 * nH), 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nP, 4 * nH, (nT - 1) * nB, (guarded ? r_prev_before + nB * nP : args->r), nP, adjoints + nP + nB * (4 * nH + nP), (4 * nH + nP), args->d_u, (4 * nH), 1);
+        cg_gemm_tn(&run, nP, 4 * nH, (nT - 1) * nB, (guarded ? r_prev_before + nB * nP : args->r), nP, adjoints + nH + nP + nB * (5 * nH + nP), (5 * nH + nP), args->d_u, (4 * nH), 1);
     /* d_w = x.T @ d_b_x_w_r_prev_u */
-    cg_gemm_tn(&run, nI, 4 * nH, nT * nB, args->x, nI, adjoints + nP, (4 * nH + nP), args->d_w, (4 * nH), 0);
+    cg_gemm_tn(&run, nI, 4 * nH, nT * nB, args->x, nI, adjoints + nH + nP, (5 * nH + nP), args->d_w, (4 * nH), 0);
     /* d_b_x_w_r_prev_u @ [w.T] */
-    cg_gemm_nt(&run, nT * nB, nI, 4 * nH, adjoints + nP, (4 * nH + nP), args->w, (4 * nH), args->d_x, nI, 0);
+    cg_gemm_nt(&run, nT * nB, nI, 4 * nH, adjoints + nH + nP, (5 * nH + nP), args->w, (4 * nH), args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(5))
         cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 10 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;

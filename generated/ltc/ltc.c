@@ -1386,7 +1386,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* x @ [w]; h_prev @ [u] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1407,8 +1407,8 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1426,7 +1426,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
                      memory->forward_2_panel_1 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nI, 1 * vectors)},
+                     cg_ahead(memory->forward_2_panel_1, block, next, tiles, nI, 1 * vectors)},
                 };
                 for (int64_t row = 0; row < rows && memory->hoist; ++row)
                     memcpy(tile + (row * slots + 0) * width,
@@ -1436,7 +1436,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
                 const cg_term terms2[] = {
                     {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                      memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->forward_2_panel_2, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
@@ -1543,7 +1543,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* h_1 @ [u] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1561,8 +1561,8 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1574,7 +1574,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
                 const cg_term terms1[] = {
                     {nH, h_1_rows + top * (nH), nH, 1,
                      memory->forward_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_3_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->forward_3_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -1649,7 +1649,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* h_2 @ [u] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1667,8 +1667,8 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1680,7 +1680,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
                 const cg_term terms1[] = {
                     {nH, h_2_rows + top * (nH), nH, 1,
                      memory->forward_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_4_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->forward_4_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -1755,7 +1755,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* h_3 @ [u] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1773,8 +1773,8 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1786,7 +1786,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
                 const cg_term terms1[] = {
                     {nH, h_3_rows + top * (nH), nH, 1,
                      memory->forward_5_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_5_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->forward_5_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -1861,7 +1861,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* h_4 @ [u] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1879,8 +1879,8 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1892,7 +1892,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
                 const cg_term terms1[] = {
                     {nH, h_4_rows + top * (nH), nH, 1,
                      memory->forward_6_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_6_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->forward_6_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -1968,7 +1968,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* h_5 @ [u] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1986,8 +1986,8 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1999,7 +1999,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
                 const cg_term terms1[] = {
                     {nH, h_5_rows + top * (nH), nH, 1,
                      memory->forward_7_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_7_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->forward_7_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -2392,7 +2392,7 @@ typedef struct {
     int flush; /* denormal numbers count as zeros */
     cg_stop *stop;
     cg_series series_x, across_x;
-    cg_series series_ts, step_ts, across_ts;
+    cg_series series_ts, step_ts;
     cg_series series_h;
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
@@ -2403,36 +2403,49 @@ typedef struct {
     real *reverse_7_panel_1; /* packed weights */
     real *reverse_8_panel_1; /* packed weights */
     real *reverse_9_panel_1; /* packed weights */
-    real *deferred_10_panel_1; /* packed weights */
-    real *d_h_in_time; /* kept for a chunk of steps */
+    real *deferred_9_panel_1; /* packed weights */
+    real *reverse_d_h_in; /* of one step */
     real *reverse_dt; /* of one step */
-    real *reverse_h_1; /* of one step */
-    real *reverse_h_2; /* of one step */
-    real *reverse_h_3; /* of one step */
-    real *reverse_h_4; /* of one step */
+    real *h_1_time; /* kept for a chunk of steps */
+    real *h_2_time; /* kept for a chunk of steps */
+    real *h_3_time; /* kept for a chunk of steps */
+    real *h_4_time; /* kept for a chunk of steps */
+    real *h_5_time; /* kept for a chunk of steps */
+    real *reverse_d_a_terms; /* of one step */
+    real *reverse_d_tau_terms; /* of one step */
+    real *reverse_d_dt_terms; /* of one step */
     real *d_f_6_pre_time; /* kept for a chunk of steps */
-    real *d_h_5_time; /* kept for a chunk of steps */
+    real *reverse_d_h_5; /* of one step */
+    real *reverse_d_a_terms_2; /* of one step */
+    real *reverse_d_tau_terms_2; /* of one step */
+    real *reverse_d_dt_terms_2; /* of one step */
     real *d_f_5_pre_time; /* kept for a chunk of steps */
     real *reverse_4_whole; /* products of one step */
-    real *d_h_4_time; /* kept for a chunk of steps */
+    real *reverse_d_h_4; /* of one step */
+    real *reverse_d_a_terms_3; /* of one step */
+    real *reverse_d_tau_terms_3; /* of one step */
+    real *reverse_d_dt_terms_3; /* of one step */
     real *d_f_4_pre_time; /* kept for a chunk of steps */
     real *reverse_5_whole; /* products of one step */
-    real *d_h_3_time; /* kept for a chunk of steps */
+    real *reverse_d_h_3; /* of one step */
+    real *reverse_d_a_terms_4; /* of one step */
+    real *reverse_d_tau_terms_4; /* of one step */
+    real *reverse_d_dt_terms_4; /* of one step */
     real *d_f_3_pre_time; /* kept for a chunk of steps */
     real *reverse_6_whole; /* products of one step */
-    real *d_h_2_time; /* kept for a chunk of steps */
+    real *reverse_d_h_2; /* of one step */
+    real *reverse_d_a_terms_5; /* of one step */
+    real *reverse_d_tau_terms_5; /* of one step */
+    real *reverse_d_dt_terms_5; /* of one step */
     real *d_f_2_pre_time; /* kept for a chunk of steps */
     real *reverse_7_whole; /* products of one step */
-    real *d_h_1_time; /* kept for a chunk of steps */
+    real *reverse_d_h_1; /* of one step */
     real *d_f_1_pre_time; /* kept for a chunk of steps */
+    real *d_dt_terms_7_time; /* kept for a chunk of steps */
+    real *d_tau_terms_7_time; /* kept for a chunk of steps */
+    real *d_a_terms_7_time; /* kept for a chunk of steps */
     real *reverse_8_whole; /* products of one step */
     real *reverse_9_whole; /* products of one step */
-    real *deferred_dt; /* of a chunk */
-    real *deferred_h_1; /* of a chunk */
-    real *deferred_h_2; /* of a chunk */
-    real *deferred_h_3; /* of a chunk */
-    real *deferred_h_4; /* of a chunk */
-    real *deferred_h_5; /* of a chunk */
     real *deferred_d_drive; /* of a chunk */
     real *deferred_d_dt; /* of a chunk */
     real *total_d_u_1; /* summed over all steps */
@@ -2441,13 +2454,12 @@ typedef struct {
     real *total_d_u_4; /* summed over all steps */
     real *total_d_u_5; /* summed over all steps */
     real *total_d_u_6; /* summed over all steps */
-    real *deferred_10_whole; /* products of one step */
+    real *deferred_9_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
     real *stage_ts; /* of one step, zeros */
-    real *rows_ts; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
     real *rows_d_ts; /* rows of many steps */
     unsigned char *counts; /* which steps count */
@@ -2470,7 +2482,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_1)(
     const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
         : memory->args->d_h_last ? memory->args->d_h_last : memory->zeros;
     const int64_t d_h_next_stride = step < nT - 1 || memory->args->d_h_last ? nH : 0;
-    real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
+    real *d_h_in_rows = memory->reverse_d_h_in;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) - first;
@@ -2524,7 +2536,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_in_rows = memory->reverse_d_h_in;
     const real *h_prev_rows = memory->guarded ? memory->now_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
@@ -2537,10 +2549,14 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
     const real *f_4_rows = memory->args->f_4 + step * nB * nH;
     const real *f_5_rows = memory->args->f_5 + step * nB * nH;
     const real *f_6_rows = memory->args->f_6 + step * nB * nH;
-    real *h_1_rows = memory->reverse_h_1;
-    real *h_2_rows = memory->reverse_h_2;
-    real *h_3_rows = memory->reverse_h_3;
-    real *h_4_rows = memory->reverse_h_4;
+    real *h_1_rows = memory->h_1_time + step % memory->chunk_steps * nB * nH;
+    real *h_2_rows = memory->h_2_time + step % memory->chunk_steps * nB * nH;
+    real *h_3_rows = memory->h_3_time + step % memory->chunk_steps * nB * nH;
+    real *h_4_rows = memory->h_4_time + step % memory->chunk_steps * nB * nH;
+    real *h_5_rows = memory->h_5_time + step % memory->chunk_steps * nB * nH;
+    real *d_a_terms_rows = memory->reverse_d_a_terms;
+    real *d_tau_terms_rows = memory->reverse_d_tau_terms;
+    real *d_dt_terms_rows = memory->reverse_d_dt_terms;
     real *d_f_6_pre_rows = memory->d_f_6_pre_time + step % memory->chunk_steps * nB * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1));
@@ -2550,6 +2566,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
      * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1)
      * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1)
      * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1)
+     * d_a_terms = d_h_in * dt * f_6 / ((1 / tau + f_6) * dt + 1)
+     * d_tau_terms = d_h_in * (a * dt * f_6 + h_5) * dt / (tau**2 * ((1 / tau + f_6) * dt + 1)**2)
+     * d_dt_terms = d_h_in * ((a * dt * f_6 + h_5) * (-1 / tau - f_6) / ((1 / tau + f_6) * dt + 1)**2 + a * f_6 / ((1 / tau + f_6) * dt + 1))
      * d_f_6 = d_h_in * (a * dt / ((1 / tau + f_6) * dt + 1) - (a * dt * f_6 + h_5) * dt / ((1 / tau + f_6) * dt + 1)**2)
      * d_f_6_pre = d_f_6 * (1 - f_6) * f_6 */
     for (int64_t row = row_begin; row < row_end; ++row) {
@@ -2568,6 +2587,10 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
         real *h_2_row = h_2_rows + row * nH + first;
         real *h_3_row = h_3_rows + row * nH + first;
         real *h_4_row = h_4_rows + row * nH + first;
+        real *h_5_row = h_5_rows + row * nH + first;
+        real *d_a_terms_row = d_a_terms_rows + row * nH + first;
+        real *d_tau_terms_row = d_tau_terms_rows + row * nH + first;
+        real *d_dt_terms_row = d_dt_terms_rows + row * nH + first;
         real *d_f_6_pre_row = d_f_6_pre_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -2590,6 +2613,10 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
             const real h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
             h_4_row[unit] = h_4;
             const real h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
+            h_5_row[unit] = h_5;
+            d_a_terms_row[unit] = d_h_in * dt * f_6 / ((1 / tau + f_6) * dt + 1);
+            d_tau_terms_row[unit] = d_h_in * (a * dt * f_6 + h_5) * dt / (tau * tau * (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)));
+            d_dt_terms_row[unit] = d_h_in * ((a * dt * f_6 + h_5) * (-1 / tau - f_6) / (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)) + a * f_6 / ((1 / tau + f_6) * dt + 1));
             const real d_f_6 = d_h_in * (a * dt / ((1 / tau + f_6) * dt + 1) - (a * dt * f_6 + h_5) * dt / (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)));
             d_f_6_pre_row[unit] = d_f_6 * (1 - f_6) * f_6;
         }
@@ -2606,20 +2633,23 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_f_6_pre_rows = memory->d_f_6_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_in_rows = memory->reverse_d_h_in;
     const real *a_rows = memory->args->a;
     const real *tau_rows = memory->args->tau;
     const real *dt_rows = memory->reverse_dt;
-    const real *h_4_rows = memory->reverse_h_4;
+    const real *h_4_rows = memory->h_4_time + step % memory->chunk_steps * nB * nH;
     const real *f_5_rows = memory->args->f_5 + step * nB * nH;
     const real *f_6_rows = memory->args->f_6 + step * nB * nH;
-    real *d_h_5_rows = memory->d_h_5_time + step % memory->chunk_steps * nB * nH;
+    real *d_h_5_rows = memory->reverse_d_h_5;
+    real *d_a_terms_2_rows = memory->reverse_d_a_terms_2;
+    real *d_tau_terms_2_rows = memory->reverse_d_tau_terms_2;
+    real *d_dt_terms_2_rows = memory->reverse_d_dt_terms_2;
     real *d_f_5_pre_rows = memory->d_f_5_pre_time + step % memory->chunk_steps * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_f_6_pre @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -2637,8 +2667,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -2650,12 +2680,15 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
                 const cg_term terms1[] = {
                     {nH, d_f_6_pre_rows + top * (nH), nH, 1,
                      memory->reverse_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_4_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_4_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1
+                 * d_a_terms_2 = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1)
+                 * d_tau_terms_2 = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau**2 * ((1 / tau + f_5) * dt + 1)**2)
+                 * d_dt_terms_2 = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / ((1 / tau + f_5) * dt + 1)**2 + a * f_5 / ((1 / tau + f_5) * dt + 1))
                  * d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / ((1 / tau + f_5) * dt + 1)**2)
                  * d_f_5_pre = d_f_5 * (1 - f_5) * f_5 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -2668,6 +2701,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
                     const real *f_5_row = f_5_rows + row * nH + first;
                     const real *f_6_row = f_6_rows + row * nH + first;
                     real *d_h_5_row = d_h_5_rows + row * nH + first;
+                    real *d_a_terms_2_row = d_a_terms_2_rows + row * nH + first;
+                    real *d_tau_terms_2_row = d_tau_terms_2_rows + row * nH + first;
+                    real *d_dt_terms_2_row = d_dt_terms_2_rows + row * nH + first;
                     real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < width; ++unit) {
@@ -2680,6 +2716,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
                         const real f_6 = f_6_row[unit];
                         const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
                         d_h_5_row[unit] = d_h_5;
+                        d_a_terms_2_row[unit] = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1);
+                        d_tau_terms_2_row[unit] = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau * tau * (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
+                        d_dt_terms_2_row[unit] = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)) + a * f_5 / ((1 / tau + f_5) * dt + 1));
                         const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
                         d_f_5_pre_row[unit] = d_f_5 * (1 - f_5) * f_5;
                     }
@@ -2695,6 +2734,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
                     const real *f_5_row = f_5_rows + row * nH + first;
                     const real *f_6_row = f_6_rows + row * nH + first;
                     real *d_h_5_row = d_h_5_rows + row * nH + first;
+                    real *d_a_terms_2_row = d_a_terms_2_rows + row * nH + first;
+                    real *d_tau_terms_2_row = d_tau_terms_2_rows + row * nH + first;
+                    real *d_dt_terms_2_row = d_dt_terms_2_rows + row * nH + first;
                     real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < units; ++unit) {
@@ -2707,6 +2749,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
                         const real f_6 = f_6_row[unit];
                         const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
                         d_h_5_row[unit] = d_h_5;
+                        d_a_terms_2_row[unit] = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1);
+                        d_tau_terms_2_row[unit] = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau * tau * (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
+                        d_dt_terms_2_row[unit] = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)) + a * f_5 / ((1 / tau + f_5) * dt + 1));
                         const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
                         d_f_5_pre_row[unit] = d_f_5 * (1 - f_5) * f_5;
                     }
@@ -2726,20 +2771,23 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_f_5_pre_rows = memory->d_f_5_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_5_rows = memory->d_h_5_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_5_rows = memory->reverse_d_h_5;
     const real *a_rows = memory->args->a;
     const real *tau_rows = memory->args->tau;
     const real *dt_rows = memory->reverse_dt;
-    const real *h_3_rows = memory->reverse_h_3;
+    const real *h_3_rows = memory->h_3_time + step % memory->chunk_steps * nB * nH;
     const real *f_4_rows = memory->args->f_4 + step * nB * nH;
     const real *f_5_rows = memory->args->f_5 + step * nB * nH;
-    real *d_h_4_rows = memory->d_h_4_time + step % memory->chunk_steps * nB * nH;
+    real *d_h_4_rows = memory->reverse_d_h_4;
+    real *d_a_terms_3_rows = memory->reverse_d_a_terms_3;
+    real *d_tau_terms_3_rows = memory->reverse_d_tau_terms_3;
+    real *d_dt_terms_3_rows = memory->reverse_d_dt_terms_3;
     real *d_f_4_pre_rows = memory->d_f_4_pre_time + step % memory->chunk_steps * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_f_5_pre @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -2757,8 +2805,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -2770,12 +2818,15 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
                 const cg_term terms1[] = {
                     {nH, d_f_5_pre_rows + top * (nH), nH, 1,
                      memory->reverse_5_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_5_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_5_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1
+                 * d_a_terms_3 = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1)
+                 * d_tau_terms_3 = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau**2 * ((1 / tau + f_4) * dt + 1)**2)
+                 * d_dt_terms_3 = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / ((1 / tau + f_4) * dt + 1)**2 + a * f_4 / ((1 / tau + f_4) * dt + 1))
                  * d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / ((1 / tau + f_4) * dt + 1)**2)
                  * d_f_4_pre = d_f_4 * (1 - f_4) * f_4 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -2788,6 +2839,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
                     const real *f_4_row = f_4_rows + row * nH + first;
                     const real *f_5_row = f_5_rows + row * nH + first;
                     real *d_h_4_row = d_h_4_rows + row * nH + first;
+                    real *d_a_terms_3_row = d_a_terms_3_rows + row * nH + first;
+                    real *d_tau_terms_3_row = d_tau_terms_3_rows + row * nH + first;
+                    real *d_dt_terms_3_row = d_dt_terms_3_rows + row * nH + first;
                     real *d_f_4_pre_row = d_f_4_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < width; ++unit) {
@@ -2800,6 +2854,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
                         const real f_5 = f_5_row[unit];
                         const real d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1;
                         d_h_4_row[unit] = d_h_4;
+                        d_a_terms_3_row[unit] = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1);
+                        d_tau_terms_3_row[unit] = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau * tau * (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
+                        d_dt_terms_3_row[unit] = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)) + a * f_4 / ((1 / tau + f_4) * dt + 1));
                         const real d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
                         d_f_4_pre_row[unit] = d_f_4 * (1 - f_4) * f_4;
                     }
@@ -2815,6 +2872,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
                     const real *f_4_row = f_4_rows + row * nH + first;
                     const real *f_5_row = f_5_rows + row * nH + first;
                     real *d_h_4_row = d_h_4_rows + row * nH + first;
+                    real *d_a_terms_3_row = d_a_terms_3_rows + row * nH + first;
+                    real *d_tau_terms_3_row = d_tau_terms_3_rows + row * nH + first;
+                    real *d_dt_terms_3_row = d_dt_terms_3_rows + row * nH + first;
                     real *d_f_4_pre_row = d_f_4_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < units; ++unit) {
@@ -2827,6 +2887,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
                         const real f_5 = f_5_row[unit];
                         const real d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1;
                         d_h_4_row[unit] = d_h_4;
+                        d_a_terms_3_row[unit] = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1);
+                        d_tau_terms_3_row[unit] = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau * tau * (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
+                        d_dt_terms_3_row[unit] = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)) + a * f_4 / ((1 / tau + f_4) * dt + 1));
                         const real d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
                         d_f_4_pre_row[unit] = d_f_4 * (1 - f_4) * f_4;
                     }
@@ -2846,20 +2909,23 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_f_4_pre_rows = memory->d_f_4_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_4_rows = memory->d_h_4_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_4_rows = memory->reverse_d_h_4;
     const real *a_rows = memory->args->a;
     const real *tau_rows = memory->args->tau;
     const real *dt_rows = memory->reverse_dt;
-    const real *h_2_rows = memory->reverse_h_2;
+    const real *h_2_rows = memory->h_2_time + step % memory->chunk_steps * nB * nH;
     const real *f_3_rows = memory->args->f_3 + step * nB * nH;
     const real *f_4_rows = memory->args->f_4 + step * nB * nH;
-    real *d_h_3_rows = memory->d_h_3_time + step % memory->chunk_steps * nB * nH;
+    real *d_h_3_rows = memory->reverse_d_h_3;
+    real *d_a_terms_4_rows = memory->reverse_d_a_terms_4;
+    real *d_tau_terms_4_rows = memory->reverse_d_tau_terms_4;
+    real *d_dt_terms_4_rows = memory->reverse_d_dt_terms_4;
     real *d_f_3_pre_rows = memory->d_f_3_pre_time + step % memory->chunk_steps * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_f_4_pre @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -2877,8 +2943,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -2890,12 +2956,15 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
                 const cg_term terms1[] = {
                     {nH, d_f_4_pre_rows + top * (nH), nH, 1,
                      memory->reverse_6_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_6_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_6_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1
+                 * d_a_terms_4 = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1)
+                 * d_tau_terms_4 = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau**2 * ((1 / tau + f_3) * dt + 1)**2)
+                 * d_dt_terms_4 = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / ((1 / tau + f_3) * dt + 1)**2 + a * f_3 / ((1 / tau + f_3) * dt + 1))
                  * d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / ((1 / tau + f_3) * dt + 1)**2)
                  * d_f_3_pre = d_f_3 * (1 - f_3) * f_3 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -2908,6 +2977,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
                     const real *f_3_row = f_3_rows + row * nH + first;
                     const real *f_4_row = f_4_rows + row * nH + first;
                     real *d_h_3_row = d_h_3_rows + row * nH + first;
+                    real *d_a_terms_4_row = d_a_terms_4_rows + row * nH + first;
+                    real *d_tau_terms_4_row = d_tau_terms_4_rows + row * nH + first;
+                    real *d_dt_terms_4_row = d_dt_terms_4_rows + row * nH + first;
                     real *d_f_3_pre_row = d_f_3_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < width; ++unit) {
@@ -2920,6 +2992,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
                         const real f_4 = f_4_row[unit];
                         const real d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1;
                         d_h_3_row[unit] = d_h_3;
+                        d_a_terms_4_row[unit] = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1);
+                        d_tau_terms_4_row[unit] = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau * tau * (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
+                        d_dt_terms_4_row[unit] = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)) + a * f_3 / ((1 / tau + f_3) * dt + 1));
                         const real d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
                         d_f_3_pre_row[unit] = d_f_3 * (1 - f_3) * f_3;
                     }
@@ -2935,6 +3010,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
                     const real *f_3_row = f_3_rows + row * nH + first;
                     const real *f_4_row = f_4_rows + row * nH + first;
                     real *d_h_3_row = d_h_3_rows + row * nH + first;
+                    real *d_a_terms_4_row = d_a_terms_4_rows + row * nH + first;
+                    real *d_tau_terms_4_row = d_tau_terms_4_rows + row * nH + first;
+                    real *d_dt_terms_4_row = d_dt_terms_4_rows + row * nH + first;
                     real *d_f_3_pre_row = d_f_3_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < units; ++unit) {
@@ -2947,6 +3025,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
                         const real f_4 = f_4_row[unit];
                         const real d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1;
                         d_h_3_row[unit] = d_h_3;
+                        d_a_terms_4_row[unit] = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1);
+                        d_tau_terms_4_row[unit] = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau * tau * (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
+                        d_dt_terms_4_row[unit] = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)) + a * f_3 / ((1 / tau + f_3) * dt + 1));
                         const real d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
                         d_f_3_pre_row[unit] = d_f_3 * (1 - f_3) * f_3;
                     }
@@ -2966,20 +3047,23 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_f_3_pre_rows = memory->d_f_3_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_3_rows = memory->d_h_3_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_3_rows = memory->reverse_d_h_3;
     const real *a_rows = memory->args->a;
     const real *tau_rows = memory->args->tau;
     const real *dt_rows = memory->reverse_dt;
-    const real *h_1_rows = memory->reverse_h_1;
+    const real *h_1_rows = memory->h_1_time + step % memory->chunk_steps * nB * nH;
     const real *f_2_rows = memory->args->f_2 + step * nB * nH;
     const real *f_3_rows = memory->args->f_3 + step * nB * nH;
-    real *d_h_2_rows = memory->d_h_2_time + step % memory->chunk_steps * nB * nH;
+    real *d_h_2_rows = memory->reverse_d_h_2;
+    real *d_a_terms_5_rows = memory->reverse_d_a_terms_5;
+    real *d_tau_terms_5_rows = memory->reverse_d_tau_terms_5;
+    real *d_dt_terms_5_rows = memory->reverse_d_dt_terms_5;
     real *d_f_2_pre_rows = memory->d_f_2_pre_time + step % memory->chunk_steps * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_f_3_pre @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -2997,8 +3081,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -3010,12 +3094,15 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
                 const cg_term terms1[] = {
                     {nH, d_f_3_pre_rows + top * (nH), nH, 1,
                      memory->reverse_7_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_7_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_7_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1
+                 * d_a_terms_5 = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1)
+                 * d_tau_terms_5 = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau**2 * ((1 / tau + f_2) * dt + 1)**2)
+                 * d_dt_terms_5 = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / ((1 / tau + f_2) * dt + 1)**2 + a * f_2 / ((1 / tau + f_2) * dt + 1))
                  * d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / ((1 / tau + f_2) * dt + 1)**2)
                  * d_f_2_pre = d_f_2 * (1 - f_2) * f_2 */
                 for (int64_t row = top; row < top + rows; ++row) {
@@ -3028,6 +3115,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
                     const real *f_2_row = f_2_rows + row * nH + first;
                     const real *f_3_row = f_3_rows + row * nH + first;
                     real *d_h_2_row = d_h_2_rows + row * nH + first;
+                    real *d_a_terms_5_row = d_a_terms_5_rows + row * nH + first;
+                    real *d_tau_terms_5_row = d_tau_terms_5_rows + row * nH + first;
+                    real *d_dt_terms_5_row = d_dt_terms_5_rows + row * nH + first;
                     real *d_f_2_pre_row = d_f_2_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < width; ++unit) {
@@ -3040,6 +3130,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
                         const real f_3 = f_3_row[unit];
                         const real d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1;
                         d_h_2_row[unit] = d_h_2;
+                        d_a_terms_5_row[unit] = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1);
+                        d_tau_terms_5_row[unit] = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau * tau * (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
+                        d_dt_terms_5_row[unit] = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)) + a * f_2 / ((1 / tau + f_2) * dt + 1));
                         const real d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
                         d_f_2_pre_row[unit] = d_f_2 * (1 - f_2) * f_2;
                     }
@@ -3055,6 +3148,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
                     const real *f_2_row = f_2_rows + row * nH + first;
                     const real *f_3_row = f_3_rows + row * nH + first;
                     real *d_h_2_row = d_h_2_rows + row * nH + first;
+                    real *d_a_terms_5_row = d_a_terms_5_rows + row * nH + first;
+                    real *d_tau_terms_5_row = d_tau_terms_5_rows + row * nH + first;
+                    real *d_dt_terms_5_row = d_dt_terms_5_rows + row * nH + first;
                     real *d_f_2_pre_row = d_f_2_pre_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < units; ++unit) {
@@ -3067,6 +3163,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
                         const real f_3 = f_3_row[unit];
                         const real d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1;
                         d_h_2_row[unit] = d_h_2;
+                        d_a_terms_5_row[unit] = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1);
+                        d_tau_terms_5_row[unit] = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau * tau * (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
+                        d_dt_terms_5_row[unit] = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)) + a * f_2 / ((1 / tau + f_2) * dt + 1));
                         const real d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
                         d_f_2_pre_row[unit] = d_f_2 * (1 - f_2) * f_2;
                     }
@@ -3086,7 +3185,22 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_f_2_pre_rows = memory->d_f_2_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_2_rows = memory->d_h_2_time + step % memory->chunk_steps * nB * nH;
+    const real *d_a_terms_rows = memory->reverse_d_a_terms;
+    const real *d_tau_terms_rows = memory->reverse_d_tau_terms;
+    const real *d_dt_terms_rows = memory->reverse_d_dt_terms;
+    const real *d_a_terms_2_rows = memory->reverse_d_a_terms_2;
+    const real *d_tau_terms_2_rows = memory->reverse_d_tau_terms_2;
+    const real *d_dt_terms_2_rows = memory->reverse_d_dt_terms_2;
+    const real *d_a_terms_3_rows = memory->reverse_d_a_terms_3;
+    const real *d_tau_terms_3_rows = memory->reverse_d_tau_terms_3;
+    const real *d_dt_terms_3_rows = memory->reverse_d_dt_terms_3;
+    const real *d_a_terms_4_rows = memory->reverse_d_a_terms_4;
+    const real *d_tau_terms_4_rows = memory->reverse_d_tau_terms_4;
+    const real *d_dt_terms_4_rows = memory->reverse_d_dt_terms_4;
+    const real *d_h_2_rows = memory->reverse_d_h_2;
+    const real *d_a_terms_5_rows = memory->reverse_d_a_terms_5;
+    const real *d_tau_terms_5_rows = memory->reverse_d_tau_terms_5;
+    const real *d_dt_terms_5_rows = memory->reverse_d_dt_terms_5;
     const real *h_prev_rows = memory->guarded ? memory->now_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->guarded || step == 0 ? nH : memory->series_h.row;
@@ -3095,13 +3209,16 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
     const real *dt_rows = memory->reverse_dt;
     const real *f_1_rows = memory->args->f_1 + step * nB * nH;
     const real *f_2_rows = memory->args->f_2 + step * nB * nH;
-    real *d_h_1_rows = memory->d_h_1_time + step % memory->chunk_steps * nB * nH;
+    real *d_h_1_rows = memory->reverse_d_h_1;
     real *d_f_1_pre_rows = memory->d_f_1_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_dt_terms_7_rows = memory->d_dt_terms_7_time + step % memory->chunk_steps * nB * nH;
+    real *d_tau_terms_7_rows = memory->d_tau_terms_7_time + step % memory->chunk_steps * nB * nH;
+    real *d_a_terms_7_rows = memory->d_a_terms_7_time + step % memory->chunk_steps * nB * nH;
 
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_f_2_pre @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -3119,8 +3236,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -3132,16 +3249,37 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
                 const cg_term terms1[] = {
                     {nH, d_f_2_pre_rows + top * (nH), nH, 1,
                      memory->reverse_8_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_8_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_8_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
             if (units == width) { /* a whole block: its width is known */
                 /* d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1
+                 * d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1)
+                 * d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau**2 * ((1 / tau + f_1) * dt + 1)**2)
+                 * d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / ((1 / tau + f_1) * dt + 1)**2 + a * f_1 / ((1 / tau + f_1) * dt + 1))
                  * d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / ((1 / tau + f_1) * dt + 1)**2)
-                 * d_f_1_pre = d_f_1 * (1 - f_1) * f_1 */
+                 * d_f_1_pre = d_f_1 * (1 - f_1) * f_1
+                 * d_dt_terms_7 = d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6
+                 * d_tau_terms_7 = d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6
+                 * d_a_terms_7 = d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6 */
                 for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_a_terms_row = d_a_terms_rows + row * nH + first;
+                    const real *d_tau_terms_row = d_tau_terms_rows + row * nH + first;
+                    const real *d_dt_terms_row = d_dt_terms_rows + row * nH + first;
+                    const real *d_a_terms_2_row = d_a_terms_2_rows + row * nH + first;
+                    const real *d_tau_terms_2_row = d_tau_terms_2_rows + row * nH + first;
+                    const real *d_dt_terms_2_row = d_dt_terms_2_rows + row * nH + first;
+                    const real *d_a_terms_3_row = d_a_terms_3_rows + row * nH + first;
+                    const real *d_tau_terms_3_row = d_tau_terms_3_rows + row * nH + first;
+                    const real *d_dt_terms_3_row = d_dt_terms_3_rows + row * nH + first;
+                    const real *d_a_terms_4_row = d_a_terms_4_rows + row * nH + first;
+                    const real *d_tau_terms_4_row = d_tau_terms_4_rows + row * nH + first;
+                    const real *d_dt_terms_4_row = d_dt_terms_4_rows + row * nH + first;
                     const real *d_h_2_row = d_h_2_rows + row * nH + first;
+                    const real *d_a_terms_5_row = d_a_terms_5_rows + row * nH + first;
+                    const real *d_tau_terms_5_row = d_tau_terms_5_rows + row * nH + first;
+                    const real *d_dt_terms_5_row = d_dt_terms_5_rows + row * nH + first;
                     const real *d_h_1_1_row = tile + (row - top) * slots * width + 0 * width;
                     const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
                     const real *a_row = a_rows + first;
@@ -3151,9 +3289,27 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
                     const real *f_2_row = f_2_rows + row * nH + first;
                     real *d_h_1_row = d_h_1_rows + row * nH + first;
                     real *d_f_1_pre_row = d_f_1_pre_rows + row * nH + first;
+                    real *d_dt_terms_7_row = d_dt_terms_7_rows + row * nH + first;
+                    real *d_tau_terms_7_row = d_tau_terms_7_rows + row * nH + first;
+                    real *d_a_terms_7_row = d_a_terms_7_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < width; ++unit) {
+                        const real d_a_terms = d_a_terms_row[unit];
+                        const real d_tau_terms = d_tau_terms_row[unit];
+                        const real d_dt_terms = d_dt_terms_row[unit];
+                        const real d_a_terms_2 = d_a_terms_2_row[unit];
+                        const real d_tau_terms_2 = d_tau_terms_2_row[unit];
+                        const real d_dt_terms_2 = d_dt_terms_2_row[unit];
+                        const real d_a_terms_3 = d_a_terms_3_row[unit];
+                        const real d_tau_terms_3 = d_tau_terms_3_row[unit];
+                        const real d_dt_terms_3 = d_dt_terms_3_row[unit];
+                        const real d_a_terms_4 = d_a_terms_4_row[unit];
+                        const real d_tau_terms_4 = d_tau_terms_4_row[unit];
+                        const real d_dt_terms_4 = d_dt_terms_4_row[unit];
                         const real d_h_2 = d_h_2_row[unit];
+                        const real d_a_terms_5 = d_a_terms_5_row[unit];
+                        const real d_tau_terms_5 = d_tau_terms_5_row[unit];
+                        const real d_dt_terms_5 = d_dt_terms_5_row[unit];
                         const real d_h_1_1 = d_h_1_1_row[unit];
                         const real h_prev = h_prev_row[unit];
                         const real a = a_row[unit];
@@ -3162,13 +3318,34 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
                         const real f_2 = f_2_row[unit];
                         const real d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1;
                         d_h_1_row[unit] = d_h_1;
+                        const real d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1);
+                        const real d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau * tau * (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
+                        const real d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)) + a * f_1 / ((1 / tau + f_1) * dt + 1));
                         const real d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
                         d_f_1_pre_row[unit] = d_f_1 * (1 - f_1) * f_1;
+                        d_dt_terms_7_row[unit] = d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6;
+                        d_tau_terms_7_row[unit] = d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6;
+                        d_a_terms_7_row[unit] = d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6;
                     }
                 }
 } else {
                 for (int64_t row = top; row < top + rows; ++row) {
+                    const real *d_a_terms_row = d_a_terms_rows + row * nH + first;
+                    const real *d_tau_terms_row = d_tau_terms_rows + row * nH + first;
+                    const real *d_dt_terms_row = d_dt_terms_rows + row * nH + first;
+                    const real *d_a_terms_2_row = d_a_terms_2_rows + row * nH + first;
+                    const real *d_tau_terms_2_row = d_tau_terms_2_rows + row * nH + first;
+                    const real *d_dt_terms_2_row = d_dt_terms_2_rows + row * nH + first;
+                    const real *d_a_terms_3_row = d_a_terms_3_rows + row * nH + first;
+                    const real *d_tau_terms_3_row = d_tau_terms_3_rows + row * nH + first;
+                    const real *d_dt_terms_3_row = d_dt_terms_3_rows + row * nH + first;
+                    const real *d_a_terms_4_row = d_a_terms_4_rows + row * nH + first;
+                    const real *d_tau_terms_4_row = d_tau_terms_4_rows + row * nH + first;
+                    const real *d_dt_terms_4_row = d_dt_terms_4_rows + row * nH + first;
                     const real *d_h_2_row = d_h_2_rows + row * nH + first;
+                    const real *d_a_terms_5_row = d_a_terms_5_rows + row * nH + first;
+                    const real *d_tau_terms_5_row = d_tau_terms_5_rows + row * nH + first;
+                    const real *d_dt_terms_5_row = d_dt_terms_5_rows + row * nH + first;
                     const real *d_h_1_1_row = tile + (row - top) * slots * width + 0 * width;
                     const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
                     const real *a_row = a_rows + first;
@@ -3178,9 +3355,27 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
                     const real *f_2_row = f_2_rows + row * nH + first;
                     real *d_h_1_row = d_h_1_rows + row * nH + first;
                     real *d_f_1_pre_row = d_f_1_pre_rows + row * nH + first;
+                    real *d_dt_terms_7_row = d_dt_terms_7_rows + row * nH + first;
+                    real *d_tau_terms_7_row = d_tau_terms_7_rows + row * nH + first;
+                    real *d_a_terms_7_row = d_a_terms_7_rows + row * nH + first;
                     CELLGEN_VECTORIZE
                     for (int64_t unit = 0; unit < units; ++unit) {
+                        const real d_a_terms = d_a_terms_row[unit];
+                        const real d_tau_terms = d_tau_terms_row[unit];
+                        const real d_dt_terms = d_dt_terms_row[unit];
+                        const real d_a_terms_2 = d_a_terms_2_row[unit];
+                        const real d_tau_terms_2 = d_tau_terms_2_row[unit];
+                        const real d_dt_terms_2 = d_dt_terms_2_row[unit];
+                        const real d_a_terms_3 = d_a_terms_3_row[unit];
+                        const real d_tau_terms_3 = d_tau_terms_3_row[unit];
+                        const real d_dt_terms_3 = d_dt_terms_3_row[unit];
+                        const real d_a_terms_4 = d_a_terms_4_row[unit];
+                        const real d_tau_terms_4 = d_tau_terms_4_row[unit];
+                        const real d_dt_terms_4 = d_dt_terms_4_row[unit];
                         const real d_h_2 = d_h_2_row[unit];
+                        const real d_a_terms_5 = d_a_terms_5_row[unit];
+                        const real d_tau_terms_5 = d_tau_terms_5_row[unit];
+                        const real d_dt_terms_5 = d_dt_terms_5_row[unit];
                         const real d_h_1_1 = d_h_1_1_row[unit];
                         const real h_prev = h_prev_row[unit];
                         const real a = a_row[unit];
@@ -3189,8 +3384,14 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
                         const real f_2 = f_2_row[unit];
                         const real d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1;
                         d_h_1_row[unit] = d_h_1;
+                        const real d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1);
+                        const real d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau * tau * (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
+                        const real d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)) + a * f_1 / ((1 / tau + f_1) * dt + 1));
                         const real d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
                         d_f_1_pre_row[unit] = d_f_1 * (1 - f_1) * f_1;
+                        d_dt_terms_7_row[unit] = d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6;
+                        d_tau_terms_7_row[unit] = d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6;
+                        d_a_terms_7_row[unit] = d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6;
                     }
                 }
 }
@@ -3208,7 +3409,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_f_1_pre_rows = memory->d_f_1_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_1_rows = memory->d_h_1_time + step % memory->chunk_steps * nB * nH;
+    const real *d_h_1_rows = memory->reverse_d_h_1;
     const real *tau_rows = memory->args->tau;
     const real *dt_rows = memory->reverse_dt;
     const real *f_1_rows = memory->args->f_1 + step * nB * nH;
@@ -3217,7 +3418,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_f_1_pre @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -3235,8 +3436,8 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -3248,7 +3449,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
                 const cg_term terms1[] = {
                     {nH, d_f_1_pre_rows + top * (nH), nH, 1,
                      memory->reverse_9_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_9_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_9_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -3301,21 +3502,63 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *ts_rows = memory->across_ts.rows + step * memory->across_ts.step;
-    const int64_t ts_stride = memory->across_ts.row;
-    real *dt_rows = memory->deferred_dt;
+    const real *d_f_6_pre_rows = memory->d_f_6_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_5_pre_rows = memory->d_f_5_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_4_pre_rows = memory->d_f_4_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_3_pre_rows = memory->d_f_3_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_2_pre_rows = memory->d_f_2_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_1_pre_rows = memory->d_f_1_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_dt_terms_7_rows = memory->d_dt_terms_7_time + step % memory->chunk_steps * nB * nH;
+    const real *d_tau_terms_7_rows = memory->d_tau_terms_7_time + step % memory->chunk_steps * nB * nH;
+    const real *d_a_terms_7_rows = memory->d_a_terms_7_time + step % memory->chunk_steps * nB * nH;
+    real *d_drive_rows = memory->deferred_d_drive;
+    real *d_dt_rows = memory->deferred_d_dt;
+    real *d_tau_rows = memory->args->d_tau;
+    real *d_a_rows = memory->args->d_a;
+    real *d_b_rows = memory->args->d_b;
 
-    const int64_t first = cellgen_share(1, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(1, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* dt = ts / 6 */
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const real *ts_row = ts_rows + row * ts_stride + first;
-        real *dt_row = dt_rows + row * 1 + first;
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    /* d_drive = d_f_6_pre + d_f_5_pre + d_f_4_pre + d_f_3_pre + d_f_2_pre + d_f_1_pre
+     * d_dt = sum(d_dt_terms_7 -> (B, 1))
+     * d_tau = sum(d_tau_terms_7 -> (H,))
+     * d_a = sum(d_a_terms_7 -> (H,))
+     * d_b = sum(d_drive -> (H,)) */
+    real *d_tau_row = d_tau_rows + first;
+    real *d_a_row = d_a_rows + first;
+    real *d_b_row = d_b_rows + first;
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
+        const real *d_f_6_pre_row = d_f_6_pre_rows + row * nH + first;
+        const real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
+        const real *d_f_4_pre_row = d_f_4_pre_rows + row * nH + first;
+        const real *d_f_3_pre_row = d_f_3_pre_rows + row * nH + first;
+        const real *d_f_2_pre_row = d_f_2_pre_rows + row * nH + first;
+        const real *d_f_1_pre_row = d_f_1_pre_rows + row * nH + first;
+        const real *d_dt_terms_7_row = d_dt_terms_7_rows + row * nH + first;
+        const real *d_tau_terms_7_row = d_tau_terms_7_rows + row * nH + first;
+        const real *d_a_terms_7_row = d_a_terms_7_rows + row * nH + first;
+        real *d_drive_row = d_drive_rows + row * nH + first;
+        real d_dt = 0;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real ts = ts_row[unit];
-            dt_row[unit] = ts / 6;
+            const real d_f_6_pre = d_f_6_pre_row[unit];
+            const real d_f_5_pre = d_f_5_pre_row[unit];
+            const real d_f_4_pre = d_f_4_pre_row[unit];
+            const real d_f_3_pre = d_f_3_pre_row[unit];
+            const real d_f_2_pre = d_f_2_pre_row[unit];
+            const real d_f_1_pre = d_f_1_pre_row[unit];
+            const real d_dt_terms_7 = d_dt_terms_7_row[unit];
+            const real d_tau_terms_7 = d_tau_terms_7_row[unit];
+            const real d_a_terms_7 = d_a_terms_7_row[unit];
+            const real d_drive = d_f_6_pre + d_f_5_pre + d_f_4_pre + d_f_3_pre + d_f_2_pre + d_f_1_pre;
+            d_drive_row[unit] = d_drive;
+            d_dt += d_dt_terms_7;
+            d_tau_row[unit] += d_tau_terms_7;
+            d_a_row[unit] += d_a_terms_7;
+            d_b_row[unit] += d_drive;
         }
+        *(d_dt_rows + row * 1) = d_dt;
     }
 }
 
@@ -3328,165 +3571,14 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_in_rows = memory->d_h_in_time + step % memory->chunk_steps * nB * nH;
+    const real *h_5_rows = memory->h_5_time + step % memory->chunk_steps * nB * nH;
     const real *d_f_6_pre_rows = memory->d_f_6_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_5_rows = memory->d_h_5_time + step % memory->chunk_steps * nB * nH;
-    const real *d_f_5_pre_rows = memory->d_f_5_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_4_rows = memory->d_h_4_time + step % memory->chunk_steps * nB * nH;
-    const real *d_f_4_pre_rows = memory->d_f_4_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_3_rows = memory->d_h_3_time + step % memory->chunk_steps * nB * nH;
-    const real *d_f_3_pre_rows = memory->d_f_3_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_2_rows = memory->d_h_2_time + step % memory->chunk_steps * nB * nH;
-    const real *d_f_2_pre_rows = memory->d_f_2_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_h_1_rows = memory->d_h_1_time + step % memory->chunk_steps * nB * nH;
-    const real *d_f_1_pre_rows = memory->d_f_1_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *a_rows = memory->args->a;
-    const real *tau_rows = memory->args->tau;
-    const real *dt_rows = memory->deferred_dt;
-    const real *f_1_rows = memory->args->f_1 + step * nB * nH;
-    const real *f_2_rows = memory->args->f_2 + step * nB * nH;
-    const real *f_3_rows = memory->args->f_3 + step * nB * nH;
-    const real *f_4_rows = memory->args->f_4 + step * nB * nH;
-    const real *f_5_rows = memory->args->f_5 + step * nB * nH;
-    const real *f_6_rows = memory->args->f_6 + step * nB * nH;
-    real *h_1_rows = memory->deferred_h_1;
-    real *h_2_rows = memory->deferred_h_2;
-    real *h_3_rows = memory->deferred_h_3;
-    real *h_4_rows = memory->deferred_h_4;
-    real *h_5_rows = memory->deferred_h_5;
-    real *d_drive_rows = memory->deferred_d_drive;
-    real *d_dt_rows = memory->deferred_d_dt;
-    real *d_tau_rows = memory->args->d_tau;
-    real *d_a_rows = memory->args->d_a;
-    real *d_b_rows = memory->args->d_b;
+    real *d_u_1_rows = memory->total_d_u_1;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1)
-     * h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1)
-     * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1)
-     * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1)
-     * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1)
-     * d_a_terms = d_h_in * dt * f_6 / ((1 / tau + f_6) * dt + 1)
-     * d_tau_terms = d_h_in * (a * dt * f_6 + h_5) * dt / (tau**2 * ((1 / tau + f_6) * dt + 1)**2)
-     * d_dt_terms = d_h_in * ((a * dt * f_6 + h_5) * (-1 / tau - f_6) / ((1 / tau + f_6) * dt + 1)**2 + a * f_6 / ((1 / tau + f_6) * dt + 1))
-     * d_a_terms_2 = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1)
-     * d_tau_terms_2 = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau**2 * ((1 / tau + f_5) * dt + 1)**2)
-     * d_dt_terms_2 = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / ((1 / tau + f_5) * dt + 1)**2 + a * f_5 / ((1 / tau + f_5) * dt + 1))
-     * d_a_terms_3 = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1)
-     * d_tau_terms_3 = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau**2 * ((1 / tau + f_4) * dt + 1)**2)
-     * d_dt_terms_3 = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / ((1 / tau + f_4) * dt + 1)**2 + a * f_4 / ((1 / tau + f_4) * dt + 1))
-     * d_a_terms_4 = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1)
-     * d_tau_terms_4 = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau**2 * ((1 / tau + f_3) * dt + 1)**2)
-     * d_dt_terms_4 = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / ((1 / tau + f_3) * dt + 1)**2 + a * f_3 / ((1 / tau + f_3) * dt + 1))
-     * d_a_terms_5 = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1)
-     * d_tau_terms_5 = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau**2 * ((1 / tau + f_2) * dt + 1)**2)
-     * d_dt_terms_5 = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / ((1 / tau + f_2) * dt + 1)**2 + a * f_2 / ((1 / tau + f_2) * dt + 1))
-     * d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1)
-     * d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau**2 * ((1 / tau + f_1) * dt + 1)**2)
-     * d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / ((1 / tau + f_1) * dt + 1)**2 + a * f_1 / ((1 / tau + f_1) * dt + 1))
-     * d_drive = d_f_6_pre + d_f_5_pre + d_f_4_pre + d_f_3_pre + d_f_2_pre + d_f_1_pre
-     * d_dt = sum(d_dt_terms_7 -> (B, 1))
-     * d_tau = sum(d_tau_terms_7 -> (H,))
-     * d_a = sum(d_a_terms_7 -> (H,))
-     * d_b = sum(d_drive -> (H,)) */
-    real *d_tau_row = d_tau_rows + first;
-    real *d_a_row = d_a_rows + first;
-    real *d_b_row = d_b_rows + first;
-    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
-        const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_h_in_row = d_h_in_rows + row * nH + first;
-        const real *d_f_6_pre_row = d_f_6_pre_rows + row * nH + first;
-        const real *d_h_5_row = d_h_5_rows + row * nH + first;
-        const real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
-        const real *d_h_4_row = d_h_4_rows + row * nH + first;
-        const real *d_f_4_pre_row = d_f_4_pre_rows + row * nH + first;
-        const real *d_h_3_row = d_h_3_rows + row * nH + first;
-        const real *d_f_3_pre_row = d_f_3_pre_rows + row * nH + first;
-        const real *d_h_2_row = d_h_2_rows + row * nH + first;
-        const real *d_f_2_pre_row = d_f_2_pre_rows + row * nH + first;
-        const real *d_h_1_row = d_h_1_rows + row * nH + first;
-        const real *d_f_1_pre_row = d_f_1_pre_rows + row * nH + first;
-        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-        const real *a_row = a_rows + first;
-        const real *tau_row = tau_rows + first;
-        const real dt = *(dt_rows + row * 1);
-        const real *f_1_row = f_1_rows + row * nH + first;
-        const real *f_2_row = f_2_rows + row * nH + first;
-        const real *f_3_row = f_3_rows + row * nH + first;
-        const real *f_4_row = f_4_rows + row * nH + first;
-        const real *f_5_row = f_5_rows + row * nH + first;
-        const real *f_6_row = f_6_rows + row * nH + first;
-        real *h_1_row = h_1_rows + row * nH + first;
-        real *h_2_row = h_2_rows + row * nH + first;
-        real *h_3_row = h_3_rows + row * nH + first;
-        real *h_4_row = h_4_rows + row * nH + first;
-        real *h_5_row = h_5_rows + row * nH + first;
-        real *d_drive_row = d_drive_rows + row * nH + first;
-        real d_dt = 0;
-        CELLGEN_VECTORIZE
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_h_in = d_h_in_row[unit];
-            const real d_f_6_pre = d_f_6_pre_row[unit];
-            const real d_h_5 = d_h_5_row[unit];
-            const real d_f_5_pre = d_f_5_pre_row[unit];
-            const real d_h_4 = d_h_4_row[unit];
-            const real d_f_4_pre = d_f_4_pre_row[unit];
-            const real d_h_3 = d_h_3_row[unit];
-            const real d_f_3_pre = d_f_3_pre_row[unit];
-            const real d_h_2 = d_h_2_row[unit];
-            const real d_f_2_pre = d_f_2_pre_row[unit];
-            const real d_h_1 = d_h_1_row[unit];
-            const real d_f_1_pre = d_f_1_pre_row[unit];
-            const real h_prev = h_prev_row[unit];
-            const real a = a_row[unit];
-            const real tau = tau_row[unit];
-            const real f_1 = f_1_row[unit];
-            const real f_2 = f_2_row[unit];
-            const real f_3 = f_3_row[unit];
-            const real f_4 = f_4_row[unit];
-            const real f_5 = f_5_row[unit];
-            const real f_6 = f_6_row[unit];
-            const real h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1);
-            h_1_row[unit] = h_1;
-            const real h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1);
-            h_2_row[unit] = h_2;
-            const real h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1);
-            h_3_row[unit] = h_3;
-            const real h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
-            h_4_row[unit] = h_4;
-            const real h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
-            h_5_row[unit] = h_5;
-            const real d_a_terms = d_h_in * dt * f_6 / ((1 / tau + f_6) * dt + 1);
-            const real d_tau_terms = d_h_in * (a * dt * f_6 + h_5) * dt / (tau * tau * (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)));
-            const real d_dt_terms = d_h_in * ((a * dt * f_6 + h_5) * (-1 / tau - f_6) / (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)) + a * f_6 / ((1 / tau + f_6) * dt + 1));
-            const real d_a_terms_2 = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1);
-            const real d_tau_terms_2 = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau * tau * (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
-            const real d_dt_terms_2 = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)) + a * f_5 / ((1 / tau + f_5) * dt + 1));
-            const real d_a_terms_3 = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1);
-            const real d_tau_terms_3 = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau * tau * (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
-            const real d_dt_terms_3 = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)) + a * f_4 / ((1 / tau + f_4) * dt + 1));
-            const real d_a_terms_4 = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1);
-            const real d_tau_terms_4 = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau * tau * (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
-            const real d_dt_terms_4 = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)) + a * f_3 / ((1 / tau + f_3) * dt + 1));
-            const real d_a_terms_5 = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1);
-            const real d_tau_terms_5 = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau * tau * (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
-            const real d_dt_terms_5 = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)) + a * f_2 / ((1 / tau + f_2) * dt + 1));
-            const real d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1);
-            const real d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau * tau * (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
-            const real d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)) + a * f_1 / ((1 / tau + f_1) * dt + 1));
-            const real d_drive = d_f_6_pre + d_f_5_pre + d_f_4_pre + d_f_3_pre + d_f_2_pre + d_f_1_pre;
-            d_drive_row[unit] = d_drive;
-            d_dt += d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6;
-            d_tau_row[unit] += d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6;
-            d_a_row[unit] += d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6;
-            d_b_row[unit] += d_drive;
-        }
-        *(d_dt_rows + row * 1) = d_dt;
-    }
+    /* d_u_1 += h_5.T @ d_f_6_pre */
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_5_rows + first, nH, d_f_6_pre_rows, nH, d_u_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_3)(
@@ -3498,14 +3590,14 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_3)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_5_rows = memory->deferred_h_5;
-    const real *d_f_6_pre_rows = memory->d_f_6_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_u_1_rows = memory->total_d_u_1;
+    const real *h_4_rows = memory->h_4_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_5_pre_rows = memory->d_f_5_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_u_2_rows = memory->total_d_u_2;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_1 += h_5.T @ d_f_6_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_5_rows + first, nH, d_f_6_pre_rows, nH, d_u_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    /* d_u_2 += h_4.T @ d_f_5_pre */
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_4_rows + first, nH, d_f_5_pre_rows, nH, d_u_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
@@ -3517,14 +3609,14 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_4_rows = memory->deferred_h_4;
-    const real *d_f_5_pre_rows = memory->d_f_5_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_u_2_rows = memory->total_d_u_2;
+    const real *h_3_rows = memory->h_3_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_4_pre_rows = memory->d_f_4_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_u_3_rows = memory->total_d_u_3;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_2 += h_4.T @ d_f_5_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_4_rows + first, nH, d_f_5_pre_rows, nH, d_u_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    /* d_u_3 += h_3.T @ d_f_4_pre */
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_3_rows + first, nH, d_f_4_pre_rows, nH, d_u_3_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
@@ -3536,14 +3628,14 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_3_rows = memory->deferred_h_3;
-    const real *d_f_4_pre_rows = memory->d_f_4_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_u_3_rows = memory->total_d_u_3;
+    const real *h_2_rows = memory->h_2_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_3_pre_rows = memory->d_f_3_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_u_4_rows = memory->total_d_u_4;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_3 += h_3.T @ d_f_4_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_3_rows + first, nH, d_f_4_pre_rows, nH, d_u_3_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    /* d_u_4 += h_2.T @ d_f_3_pre */
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_2_rows + first, nH, d_f_3_pre_rows, nH, d_u_4_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_6)(
@@ -3555,26 +3647,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_6)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_2_rows = memory->deferred_h_2;
-    const real *d_f_3_pre_rows = memory->d_f_3_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_u_4_rows = memory->total_d_u_4;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_4 += h_2.T @ d_f_3_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_2_rows + first, nH, d_f_3_pre_rows, nH, d_u_4_rows + first * nH, nH, step * nB + row_end < nT * nB);
-}
-
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_7)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_1_rows = memory->deferred_h_1;
+    const real *h_1_rows = memory->h_1_time + step % memory->chunk_steps * nB * nH;
     const real *d_f_2_pre_rows = memory->d_f_2_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_u_5_rows = memory->total_d_u_5;
 
@@ -3584,7 +3657,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_1_rows + first, nH, d_f_2_pre_rows, nH, d_u_5_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_8)(
+static void CELLGEN_NAME(ltc_sequence_backward_deferred_7)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3605,7 +3678,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_8)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_1_pre_rows, nH, d_u_6_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_9)(
+static void CELLGEN_NAME(ltc_sequence_backward_deferred_8)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3625,7 +3698,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_9)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_drive_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
+static void CELLGEN_NAME(ltc_sequence_backward_deferred_9)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3641,13 +3714,13 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_drive @ [w.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_10_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_9_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_drive_rows + row_begin * (nH), nH,
                        memory->args->w + first * (nH), nH,
                        out + 0 * nI, slots * nI, 0);
@@ -3659,20 +3732,20 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
                     memcpy(tile + (row * slots + 0) * width,
-                           memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
+                           memory->deferred_9_whole + ((top + row) * slots + 0) * nI + first,
                            (size_t)units * sizeof(real));
                 }
             } else {
                 const cg_term terms1[] = {
                     {nH, d_drive_rows + top * (nH), nH, 1,
-                     memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     memory->deferred_9_panel_1 + block * (nH) * 1 * width, 1 * width,
+                     cg_ahead(memory->deferred_9_panel_1, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -3700,7 +3773,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_11)(
+static void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3766,18 +3839,20 @@ static void CELLGEN_NAME(ltc_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
-        if (!counts) cg_copy_row(memory->d_h_in_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->h_1_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->h_2_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->h_3_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->h_4_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->h_5_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_f_6_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_h_5_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_f_5_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_h_4_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_f_4_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_h_3_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_f_3_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_h_2_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_f_2_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
-        if (!counts) cg_copy_row(memory->d_h_1_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_f_1_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_dt_terms_7_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_tau_terms_7_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->d_a_terms_7_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
     }
 }
 
@@ -3820,7 +3895,6 @@ static void CELLGEN_NAME(ltc_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_ts, memory->series_ts, nB, 1, step, row_begin, row_end, memory->counts);
     cg_collect_before(memory->rows_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
@@ -3845,9 +3919,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred)(
         CELLGEN_NAME(ltc_sequence_backward_collect)(memory, step, begin, end);
         cellgen_team_barrier(memory->team, thread);
     }
-    CELLGEN_NAME(ltc_sequence_backward_deferred_1)(memory, step, begin, end, 0, 1);
+    if (thread == 0) CELLGEN_NAME(ltc_sequence_backward_deferred_1)(memory, step, 0, rows, 0, 1);
     cellgen_team_barrier(memory->team, thread);
-    if (thread == 0) CELLGEN_NAME(ltc_sequence_backward_deferred_2)(memory, step, 0, rows, 0, 1);
+    CELLGEN_NAME(ltc_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(ltc_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
@@ -3861,14 +3935,12 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred)(
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(ltc_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(ltc_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
-        CELLGEN_NAME(ltc_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(ltc_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(ltc_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(ltc_sequence_backward_deferred_9)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(ltc_sequence_backward_deferred_11)(memory, step, begin, end, 0, 1);
+    CELLGEN_NAME(ltc_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
@@ -3907,7 +3979,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, vo
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_9_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_1);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w[unit] = 0;
     if (1 % threads == thread)
@@ -3993,7 +4065,7 @@ static int64_t CELLGEN_NAME(ltc_sequence_backward_place_packed)(
     CELLGEN_PLACE(memory->reverse_7_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_8_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_9_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_9_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -4011,35 +4083,48 @@ static int64_t CELLGEN_NAME(ltc_sequence_backward_place)(
     int64_t bytes = options && options->packed ? 0 : CELLGEN_NAME(ltc_sequence_backward_place_packed)(memory, nT, nB, nI, nH, address);
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered;
-    CELLGEN_PLACE(memory->d_h_in_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
     CELLGEN_PLACE(memory->reverse_dt, real, 1, nB * 1);
-    CELLGEN_PLACE(memory->reverse_h_1, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_h_2, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_h_3, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_h_4, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->h_1_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->h_2_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->h_3_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->h_4_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->h_5_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->reverse_d_a_terms, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_tau_terms, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_dt_terms, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_f_6_pre_time, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->d_h_5_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->reverse_d_h_5, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_a_terms_2, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_tau_terms_2, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_dt_terms_2, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_f_5_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_4_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->d_h_4_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->reverse_d_h_4, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_a_terms_3, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_tau_terms_3, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_dt_terms_3, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_f_4_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_5_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->d_h_3_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->reverse_d_h_3, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_a_terms_4, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_tau_terms_4, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_dt_terms_4, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_f_3_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_6_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->d_h_2_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->reverse_d_h_2, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_a_terms_5, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_tau_terms_5, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->reverse_d_dt_terms_5, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_f_2_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_7_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->d_h_1_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->reverse_d_h_1, real, 1, nB * nH);
     CELLGEN_PLACE(memory->d_f_1_pre_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_dt_terms_7_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_tau_terms_7_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->d_a_terms_7_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_8_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->reverse_9_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->deferred_dt, real, 1, chunk_rows * 1);
-    CELLGEN_PLACE(memory->deferred_h_1, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_h_2, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_h_3, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_h_4, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_h_5, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_drive, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_dt, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->total_d_u_1, real, 1, nH * nH);
@@ -4048,13 +4133,12 @@ static int64_t CELLGEN_NAME(ltc_sequence_backward_place)(
     CELLGEN_PLACE(memory->total_d_u_4, real, 1, nH * nH);
     CELLGEN_PLACE(memory->total_d_u_5, real, 1, nH * nH);
     CELLGEN_PLACE(memory->total_d_u_6, real, 1, nH * nH);
-    CELLGEN_PLACE(memory->deferred_10_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_9_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->stage_ts, real, tables, nB * 1);
-    CELLGEN_PLACE(memory->rows_ts, real, gathered, chunk_rows * 1);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_ts, real, gathered, chunk_rows * 1);
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
@@ -4127,7 +4211,7 @@ int CELLGEN_NAME(ltc_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_9_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_1);
     return CELLGEN_OK;
 }
 
@@ -4209,7 +4293,6 @@ int CELLGEN_NAME(ltc_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     even = even && cg_is_even(here.series_d_ts, nB);
     here.gather = here.counts || !even;
     here.across_x = cg_across(here.series_x, nB, here.gather ? here.rows_x : 0, nI);
-    here.across_ts = cg_across(here.series_ts, nB, here.gather ? here.rows_ts : 0, 1);
     here.across_d_x = cg_across(here.series_d_x, nB, here.gather ? here.rows_d_x : 0, nI);
     here.across_d_ts = cg_across(here.series_d_ts, nB, here.gather ? here.rows_d_ts : 0, 1);
     here.by_units = plan.by_units != 0;

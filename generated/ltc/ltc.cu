@@ -2448,7 +2448,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_1)(
     int64_t units,
     cellgen_rows<const store> d_h_rows,
     cellgen_rows<const real> d_h_next_rows,
-    cellgen_rows<store> d_h_in_rows)
+    cellgen_rows<real> d_h_in_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
@@ -2477,12 +2477,15 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_2)(
  * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1)
  * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1)
  * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1)
+ * d_a_terms = d_h_in * dt * f_6 / ((1 / tau + f_6) * dt + 1)
+ * d_tau_terms = d_h_in * (a * dt * f_6 + h_5) * dt / (tau**2 * ((1 / tau + f_6) * dt + 1)**2)
+ * d_dt_terms = d_h_in * ((a * dt * f_6 + h_5) * (-1 / tau - f_6) / ((1 / tau + f_6) * dt + 1)**2 + a * f_6 / ((1 / tau + f_6) * dt + 1))
  * d_f_6 = d_h_in * (a * dt / ((1 / tau + f_6) * dt + 1) - (a * dt * f_6 + h_5) * dt / ((1 / tau + f_6) * dt + 1)**2)
  * d_f_6_pre = d_f_6 * (1 - f_6) * f_6 */
 __global__ void CELLGEN_CUDA_NAME(ltc_reverse_3)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_h_in_rows,
+    cellgen_rows<const real> d_h_in_rows,
     cellgen_rows<const store> h_prev_rows,
     cellgen_rows<const store> a_rows,
     cellgen_rows<const store> tau_rows,
@@ -2493,10 +2496,14 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_3)(
     cellgen_rows<const store> f_4_rows,
     cellgen_rows<const store> f_5_rows,
     cellgen_rows<const store> f_6_rows,
-    cellgen_rows<real> h_1_rows,
-    cellgen_rows<real> h_2_rows,
-    cellgen_rows<real> h_3_rows,
-    cellgen_rows<real> h_4_rows,
+    cellgen_rows<store> h_1_rows,
+    cellgen_rows<store> h_2_rows,
+    cellgen_rows<store> h_3_rows,
+    cellgen_rows<store> h_4_rows,
+    cellgen_rows<store> h_5_rows,
+    cellgen_rows<real> d_a_terms_rows,
+    cellgen_rows<real> d_tau_terms_rows,
+    cellgen_rows<real> d_dt_terms_rows,
     cellgen_rows<store> d_f_6_pre_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -2521,26 +2528,39 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_3)(
     const real h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
     cg_store(h_4_rows, row, unit, h_4);
     const real h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
+    cg_store(h_5_rows, row, unit, h_5);
+    const real d_a_terms = d_h_in * dt * f_6 / ((1 / tau + f_6) * dt + 1);
+    cg_store(d_a_terms_rows, row, unit, d_a_terms);
+    const real d_tau_terms = d_h_in * (a * dt * f_6 + h_5) * dt / (tau * tau * (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)));
+    cg_store(d_tau_terms_rows, row, unit, d_tau_terms);
+    const real d_dt_terms = d_h_in * ((a * dt * f_6 + h_5) * (-1 / tau - f_6) / (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)) + a * f_6 / ((1 / tau + f_6) * dt + 1));
+    cg_store(d_dt_terms_rows, row, unit, d_dt_terms);
     const real d_f_6 = d_h_in * (a * dt / ((1 / tau + f_6) * dt + 1) - (a * dt * f_6 + h_5) * dt / (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)));
     const real d_f_6_pre = d_f_6 * (1 - f_6) * f_6;
     cg_store(d_f_6_pre_rows, row, unit, d_f_6_pre);
 }
 
 /* d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1
+ * d_a_terms_2 = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1)
+ * d_tau_terms_2 = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau**2 * ((1 / tau + f_5) * dt + 1)**2)
+ * d_dt_terms_2 = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / ((1 / tau + f_5) * dt + 1)**2 + a * f_5 / ((1 / tau + f_5) * dt + 1))
  * d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / ((1 / tau + f_5) * dt + 1)**2)
  * d_f_5_pre = d_f_5 * (1 - f_5) * f_5 */
 __global__ void CELLGEN_CUDA_NAME(ltc_reverse_4)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_h_in_rows,
+    cellgen_rows<const real> d_h_in_rows,
     cellgen_rows<const real> d_h_5_1_rows,
     cellgen_rows<const store> a_rows,
     cellgen_rows<const store> tau_rows,
     cellgen_rows<const real> dt_rows,
-    cellgen_rows<const real> h_4_rows,
+    cellgen_rows<const store> h_4_rows,
     cellgen_rows<const store> f_5_rows,
     cellgen_rows<const store> f_6_rows,
-    cellgen_rows<store> d_h_5_rows,
+    cellgen_rows<real> d_h_5_rows,
+    cellgen_rows<real> d_a_terms_2_rows,
+    cellgen_rows<real> d_tau_terms_2_rows,
+    cellgen_rows<real> d_dt_terms_2_rows,
     cellgen_rows<store> d_f_5_pre_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -2555,26 +2575,38 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_4)(
     const real f_6 = cg_load(f_6_rows, row, unit);
     const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
     cg_store(d_h_5_rows, row, unit, d_h_5);
+    const real d_a_terms_2 = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1);
+    cg_store(d_a_terms_2_rows, row, unit, d_a_terms_2);
+    const real d_tau_terms_2 = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau * tau * (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
+    cg_store(d_tau_terms_2_rows, row, unit, d_tau_terms_2);
+    const real d_dt_terms_2 = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)) + a * f_5 / ((1 / tau + f_5) * dt + 1));
+    cg_store(d_dt_terms_2_rows, row, unit, d_dt_terms_2);
     const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
     const real d_f_5_pre = d_f_5 * (1 - f_5) * f_5;
     cg_store(d_f_5_pre_rows, row, unit, d_f_5_pre);
 }
 
 /* d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1
+ * d_a_terms_3 = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1)
+ * d_tau_terms_3 = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau**2 * ((1 / tau + f_4) * dt + 1)**2)
+ * d_dt_terms_3 = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / ((1 / tau + f_4) * dt + 1)**2 + a * f_4 / ((1 / tau + f_4) * dt + 1))
  * d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / ((1 / tau + f_4) * dt + 1)**2)
  * d_f_4_pre = d_f_4 * (1 - f_4) * f_4 */
 __global__ void CELLGEN_CUDA_NAME(ltc_reverse_5)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_h_5_rows,
+    cellgen_rows<const real> d_h_5_rows,
     cellgen_rows<const real> d_h_4_1_rows,
     cellgen_rows<const store> a_rows,
     cellgen_rows<const store> tau_rows,
     cellgen_rows<const real> dt_rows,
-    cellgen_rows<const real> h_3_rows,
+    cellgen_rows<const store> h_3_rows,
     cellgen_rows<const store> f_4_rows,
     cellgen_rows<const store> f_5_rows,
-    cellgen_rows<store> d_h_4_rows,
+    cellgen_rows<real> d_h_4_rows,
+    cellgen_rows<real> d_a_terms_3_rows,
+    cellgen_rows<real> d_tau_terms_3_rows,
+    cellgen_rows<real> d_dt_terms_3_rows,
     cellgen_rows<store> d_f_4_pre_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -2589,26 +2621,38 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_5)(
     const real f_5 = cg_load(f_5_rows, row, unit);
     const real d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1;
     cg_store(d_h_4_rows, row, unit, d_h_4);
+    const real d_a_terms_3 = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1);
+    cg_store(d_a_terms_3_rows, row, unit, d_a_terms_3);
+    const real d_tau_terms_3 = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau * tau * (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
+    cg_store(d_tau_terms_3_rows, row, unit, d_tau_terms_3);
+    const real d_dt_terms_3 = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)) + a * f_4 / ((1 / tau + f_4) * dt + 1));
+    cg_store(d_dt_terms_3_rows, row, unit, d_dt_terms_3);
     const real d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
     const real d_f_4_pre = d_f_4 * (1 - f_4) * f_4;
     cg_store(d_f_4_pre_rows, row, unit, d_f_4_pre);
 }
 
 /* d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1
+ * d_a_terms_4 = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1)
+ * d_tau_terms_4 = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau**2 * ((1 / tau + f_3) * dt + 1)**2)
+ * d_dt_terms_4 = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / ((1 / tau + f_3) * dt + 1)**2 + a * f_3 / ((1 / tau + f_3) * dt + 1))
  * d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / ((1 / tau + f_3) * dt + 1)**2)
  * d_f_3_pre = d_f_3 * (1 - f_3) * f_3 */
 __global__ void CELLGEN_CUDA_NAME(ltc_reverse_6)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_h_4_rows,
+    cellgen_rows<const real> d_h_4_rows,
     cellgen_rows<const real> d_h_3_1_rows,
     cellgen_rows<const store> a_rows,
     cellgen_rows<const store> tau_rows,
     cellgen_rows<const real> dt_rows,
-    cellgen_rows<const real> h_2_rows,
+    cellgen_rows<const store> h_2_rows,
     cellgen_rows<const store> f_3_rows,
     cellgen_rows<const store> f_4_rows,
-    cellgen_rows<store> d_h_3_rows,
+    cellgen_rows<real> d_h_3_rows,
+    cellgen_rows<real> d_a_terms_4_rows,
+    cellgen_rows<real> d_tau_terms_4_rows,
+    cellgen_rows<real> d_dt_terms_4_rows,
     cellgen_rows<store> d_f_3_pre_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -2623,26 +2667,38 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_6)(
     const real f_4 = cg_load(f_4_rows, row, unit);
     const real d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1;
     cg_store(d_h_3_rows, row, unit, d_h_3);
+    const real d_a_terms_4 = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1);
+    cg_store(d_a_terms_4_rows, row, unit, d_a_terms_4);
+    const real d_tau_terms_4 = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau * tau * (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
+    cg_store(d_tau_terms_4_rows, row, unit, d_tau_terms_4);
+    const real d_dt_terms_4 = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)) + a * f_3 / ((1 / tau + f_3) * dt + 1));
+    cg_store(d_dt_terms_4_rows, row, unit, d_dt_terms_4);
     const real d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
     const real d_f_3_pre = d_f_3 * (1 - f_3) * f_3;
     cg_store(d_f_3_pre_rows, row, unit, d_f_3_pre);
 }
 
 /* d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1
+ * d_a_terms_5 = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1)
+ * d_tau_terms_5 = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau**2 * ((1 / tau + f_2) * dt + 1)**2)
+ * d_dt_terms_5 = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / ((1 / tau + f_2) * dt + 1)**2 + a * f_2 / ((1 / tau + f_2) * dt + 1))
  * d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / ((1 / tau + f_2) * dt + 1)**2)
  * d_f_2_pre = d_f_2 * (1 - f_2) * f_2 */
 __global__ void CELLGEN_CUDA_NAME(ltc_reverse_7)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_h_3_rows,
+    cellgen_rows<const real> d_h_3_rows,
     cellgen_rows<const real> d_h_2_1_rows,
     cellgen_rows<const store> a_rows,
     cellgen_rows<const store> tau_rows,
     cellgen_rows<const real> dt_rows,
-    cellgen_rows<const real> h_1_rows,
+    cellgen_rows<const store> h_1_rows,
     cellgen_rows<const store> f_2_rows,
     cellgen_rows<const store> f_3_rows,
-    cellgen_rows<store> d_h_2_rows,
+    cellgen_rows<real> d_h_2_rows,
+    cellgen_rows<real> d_a_terms_5_rows,
+    cellgen_rows<real> d_tau_terms_5_rows,
+    cellgen_rows<real> d_dt_terms_5_rows,
     cellgen_rows<store> d_f_2_pre_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
@@ -2657,18 +2713,45 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_7)(
     const real f_3 = cg_load(f_3_rows, row, unit);
     const real d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1;
     cg_store(d_h_2_rows, row, unit, d_h_2);
+    const real d_a_terms_5 = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1);
+    cg_store(d_a_terms_5_rows, row, unit, d_a_terms_5);
+    const real d_tau_terms_5 = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau * tau * (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
+    cg_store(d_tau_terms_5_rows, row, unit, d_tau_terms_5);
+    const real d_dt_terms_5 = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)) + a * f_2 / ((1 / tau + f_2) * dt + 1));
+    cg_store(d_dt_terms_5_rows, row, unit, d_dt_terms_5);
     const real d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
     const real d_f_2_pre = d_f_2 * (1 - f_2) * f_2;
     cg_store(d_f_2_pre_rows, row, unit, d_f_2_pre);
 }
 
 /* d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1
+ * d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1)
+ * d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau**2 * ((1 / tau + f_1) * dt + 1)**2)
+ * d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / ((1 / tau + f_1) * dt + 1)**2 + a * f_1 / ((1 / tau + f_1) * dt + 1))
  * d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / ((1 / tau + f_1) * dt + 1)**2)
- * d_f_1_pre = d_f_1 * (1 - f_1) * f_1 */
+ * d_f_1_pre = d_f_1 * (1 - f_1) * f_1
+ * d_dt_terms_7 = d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6
+ * d_tau_terms_7 = d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6
+ * d_a_terms_7 = d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6 */
 __global__ void CELLGEN_CUDA_NAME(ltc_reverse_8)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_h_2_rows,
+    cellgen_rows<const real> d_a_terms_rows,
+    cellgen_rows<const real> d_tau_terms_rows,
+    cellgen_rows<const real> d_dt_terms_rows,
+    cellgen_rows<const real> d_a_terms_2_rows,
+    cellgen_rows<const real> d_tau_terms_2_rows,
+    cellgen_rows<const real> d_dt_terms_2_rows,
+    cellgen_rows<const real> d_a_terms_3_rows,
+    cellgen_rows<const real> d_tau_terms_3_rows,
+    cellgen_rows<const real> d_dt_terms_3_rows,
+    cellgen_rows<const real> d_a_terms_4_rows,
+    cellgen_rows<const real> d_tau_terms_4_rows,
+    cellgen_rows<const real> d_dt_terms_4_rows,
+    cellgen_rows<const real> d_h_2_rows,
+    cellgen_rows<const real> d_a_terms_5_rows,
+    cellgen_rows<const real> d_tau_terms_5_rows,
+    cellgen_rows<const real> d_dt_terms_5_rows,
     cellgen_rows<const real> d_h_1_1_rows,
     cellgen_rows<const store> h_prev_rows,
     cellgen_rows<const store> a_rows,
@@ -2676,12 +2759,30 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_8)(
     cellgen_rows<const real> dt_rows,
     cellgen_rows<const store> f_1_rows,
     cellgen_rows<const store> f_2_rows,
-    cellgen_rows<store> d_h_1_rows,
-    cellgen_rows<store> d_f_1_pre_rows)
+    cellgen_rows<real> d_h_1_rows,
+    cellgen_rows<store> d_f_1_pre_rows,
+    cellgen_rows<store> d_dt_terms_7_rows,
+    cellgen_rows<store> d_tau_terms_7_rows,
+    cellgen_rows<store> d_a_terms_7_rows)
 {
     const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
     if (row >= rows || unit >= units) return;
+    const real d_a_terms = cg_load(d_a_terms_rows, row, unit);
+    const real d_tau_terms = cg_load(d_tau_terms_rows, row, unit);
+    const real d_dt_terms = cg_load(d_dt_terms_rows, row, unit);
+    const real d_a_terms_2 = cg_load(d_a_terms_2_rows, row, unit);
+    const real d_tau_terms_2 = cg_load(d_tau_terms_2_rows, row, unit);
+    const real d_dt_terms_2 = cg_load(d_dt_terms_2_rows, row, unit);
+    const real d_a_terms_3 = cg_load(d_a_terms_3_rows, row, unit);
+    const real d_tau_terms_3 = cg_load(d_tau_terms_3_rows, row, unit);
+    const real d_dt_terms_3 = cg_load(d_dt_terms_3_rows, row, unit);
+    const real d_a_terms_4 = cg_load(d_a_terms_4_rows, row, unit);
+    const real d_tau_terms_4 = cg_load(d_tau_terms_4_rows, row, unit);
+    const real d_dt_terms_4 = cg_load(d_dt_terms_4_rows, row, unit);
     const real d_h_2 = cg_load(d_h_2_rows, row, unit);
+    const real d_a_terms_5 = cg_load(d_a_terms_5_rows, row, unit);
+    const real d_tau_terms_5 = cg_load(d_tau_terms_5_rows, row, unit);
+    const real d_dt_terms_5 = cg_load(d_dt_terms_5_rows, row, unit);
     const real d_h_1_1 = cg_load(d_h_1_1_rows, row, unit);
     const real h_prev = cg_load(h_prev_rows, row, unit);
     const real a = cg_load(a_rows, 0, unit);
@@ -2691,16 +2792,25 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_8)(
     const real f_2 = cg_load(f_2_rows, row, unit);
     const real d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1;
     cg_store(d_h_1_rows, row, unit, d_h_1);
+    const real d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1);
+    const real d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau * tau * (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
+    const real d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)) + a * f_1 / ((1 / tau + f_1) * dt + 1));
     const real d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
     const real d_f_1_pre = d_f_1 * (1 - f_1) * f_1;
     cg_store(d_f_1_pre_rows, row, unit, d_f_1_pre);
+    const real d_dt_terms_7 = d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6;
+    cg_store(d_dt_terms_7_rows, row, unit, d_dt_terms_7);
+    const real d_tau_terms_7 = d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6;
+    cg_store(d_tau_terms_7_rows, row, unit, d_tau_terms_7);
+    const real d_a_terms_7 = d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6;
+    cg_store(d_a_terms_7_rows, row, unit, d_a_terms_7);
 }
 
 /* d_h_prev = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1 */
 __global__ void CELLGEN_CUDA_NAME(ltc_reverse_9)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_h_1_rows,
+    cellgen_rows<const real> d_h_1_rows,
     cellgen_rows<const real> d_h_prev_1_rows,
     cellgen_rows<const store> tau_rows,
     cellgen_rows<const real> dt_rows,
@@ -2718,166 +2828,55 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_9)(
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
-/* dt = ts / 6 */
+/* d_drive = d_f_6_pre + d_f_5_pre + d_f_4_pre + d_f_3_pre + d_f_2_pre + d_f_1_pre
+ * d_dt = sum(d_dt_terms_7 -> (B, 1)) */
 __global__ void CELLGEN_CUDA_NAME(ltc_deferred_1)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> ts_rows,
-    cellgen_rows<real> dt_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real ts = cg_load(ts_rows, row, unit);
-    const real dt = ts / 6;
-    cg_store(dt_rows, row, unit, dt);
-}
-
-/* h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1)
- * h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1)
- * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1)
- * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1)
- * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1)
- * d_dt_terms = d_h_in * ((a * dt * f_6 + h_5) * (-1 / tau - f_6) / ((1 / tau + f_6) * dt + 1)**2 + a * f_6 / ((1 / tau + f_6) * dt + 1))
- * d_dt_terms_2 = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / ((1 / tau + f_5) * dt + 1)**2 + a * f_5 / ((1 / tau + f_5) * dt + 1))
- * d_dt_terms_3 = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / ((1 / tau + f_4) * dt + 1)**2 + a * f_4 / ((1 / tau + f_4) * dt + 1))
- * d_dt_terms_4 = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / ((1 / tau + f_3) * dt + 1)**2 + a * f_3 / ((1 / tau + f_3) * dt + 1))
- * d_dt_terms_5 = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / ((1 / tau + f_2) * dt + 1)**2 + a * f_2 / ((1 / tau + f_2) * dt + 1))
- * d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / ((1 / tau + f_1) * dt + 1)**2 + a * f_1 / ((1 / tau + f_1) * dt + 1))
- * d_drive = d_f_6_pre + d_f_5_pre + d_f_4_pre + d_f_3_pre + d_f_2_pre + d_f_1_pre
- * d_dt = sum(d_dt_terms_7 -> (B, 1)) */
-__global__ void CELLGEN_CUDA_NAME(ltc_deferred_2)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_h_in_rows,
     cellgen_rows<const store> d_f_6_pre_rows,
-    cellgen_rows<const store> d_h_5_rows,
     cellgen_rows<const store> d_f_5_pre_rows,
-    cellgen_rows<const store> d_h_4_rows,
     cellgen_rows<const store> d_f_4_pre_rows,
-    cellgen_rows<const store> d_h_3_rows,
     cellgen_rows<const store> d_f_3_pre_rows,
-    cellgen_rows<const store> d_h_2_rows,
     cellgen_rows<const store> d_f_2_pre_rows,
-    cellgen_rows<const store> d_h_1_rows,
     cellgen_rows<const store> d_f_1_pre_rows,
-    cellgen_rows<const store> h_prev_initial,
-    cellgen_rows<const store> h_prev_rows,
-    cellgen_rows<const store> a_rows,
-    cellgen_rows<const store> tau_rows,
-    cellgen_rows<const real> dt_rows,
-    cellgen_rows<const store> f_1_rows,
-    cellgen_rows<const store> f_2_rows,
-    cellgen_rows<const store> f_3_rows,
-    cellgen_rows<const store> f_4_rows,
-    cellgen_rows<const store> f_5_rows,
-    cellgen_rows<const store> f_6_rows,
-    int64_t nB,
-    cellgen_rows<store> h_1_rows,
-    cellgen_rows<store> h_2_rows,
-    cellgen_rows<store> h_3_rows,
-    cellgen_rows<store> h_4_rows,
-    cellgen_rows<store> h_5_rows,
+    cellgen_rows<const store> d_dt_terms_7_rows,
     cellgen_rows<store> d_drive_rows,
     cellgen_rows<real> d_dt_rows)
 {
     const int64_t row = blockIdx.x;
     real d_dt = 0;
     for (int64_t unit = threadIdx.x; unit < units; unit += CELLGEN_ROW_THREADS) {
-        const real d_h_in = cg_load(d_h_in_rows, row, unit);
         const real d_f_6_pre = cg_load(d_f_6_pre_rows, row, unit);
-        const real d_h_5 = cg_load(d_h_5_rows, row, unit);
         const real d_f_5_pre = cg_load(d_f_5_pre_rows, row, unit);
-        const real d_h_4 = cg_load(d_h_4_rows, row, unit);
         const real d_f_4_pre = cg_load(d_f_4_pre_rows, row, unit);
-        const real d_h_3 = cg_load(d_h_3_rows, row, unit);
         const real d_f_3_pre = cg_load(d_f_3_pre_rows, row, unit);
-        const real d_h_2 = cg_load(d_h_2_rows, row, unit);
         const real d_f_2_pre = cg_load(d_f_2_pre_rows, row, unit);
-        const real d_h_1 = cg_load(d_h_1_rows, row, unit);
         const real d_f_1_pre = cg_load(d_f_1_pre_rows, row, unit);
-        const real h_prev = cg_load_previous(h_prev_initial, h_prev_rows, row, unit, nB);
-        const real a = cg_load(a_rows, 0, unit);
-        const real tau = cg_load(tau_rows, 0, unit);
-        const real dt = cg_load(dt_rows, row, 0);
-        const real f_1 = cg_load(f_1_rows, row, unit);
-        const real f_2 = cg_load(f_2_rows, row, unit);
-        const real f_3 = cg_load(f_3_rows, row, unit);
-        const real f_4 = cg_load(f_4_rows, row, unit);
-        const real f_5 = cg_load(f_5_rows, row, unit);
-        const real f_6 = cg_load(f_6_rows, row, unit);
-        const real h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1);
-        cg_store(h_1_rows, row, unit, h_1);
-        const real h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1);
-        cg_store(h_2_rows, row, unit, h_2);
-        const real h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1);
-        cg_store(h_3_rows, row, unit, h_3);
-        const real h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
-        cg_store(h_4_rows, row, unit, h_4);
-        const real h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
-        cg_store(h_5_rows, row, unit, h_5);
-        const real d_dt_terms = d_h_in * ((a * dt * f_6 + h_5) * (-1 / tau - f_6) / (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)) + a * f_6 / ((1 / tau + f_6) * dt + 1));
-        const real d_dt_terms_2 = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)) + a * f_5 / ((1 / tau + f_5) * dt + 1));
-        const real d_dt_terms_3 = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)) + a * f_4 / ((1 / tau + f_4) * dt + 1));
-        const real d_dt_terms_4 = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)) + a * f_3 / ((1 / tau + f_3) * dt + 1));
-        const real d_dt_terms_5 = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)) + a * f_2 / ((1 / tau + f_2) * dt + 1));
-        const real d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)) + a * f_1 / ((1 / tau + f_1) * dt + 1));
+        const real d_dt_terms_7 = cg_load(d_dt_terms_7_rows, row, unit);
         const real d_drive = d_f_6_pre + d_f_5_pre + d_f_4_pre + d_f_3_pre + d_f_2_pre + d_f_1_pre;
         cg_store(d_drive_rows, row, unit, d_drive);
-        d_dt += d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6;
+        d_dt += d_dt_terms_7;
     }
     d_dt = cellgen_row_total(d_dt);
     if (threadIdx.x == 0) cg_store(d_dt_rows, row, 0, d_dt);
     (void)rows;
 }
 
-/* h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1)
- * h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1)
- * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1)
- * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1)
- * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1)
- * d_a_terms = d_h_in * dt * f_6 / ((1 / tau + f_6) * dt + 1)
- * d_tau_terms = d_h_in * (a * dt * f_6 + h_5) * dt / (tau**2 * ((1 / tau + f_6) * dt + 1)**2)
- * d_a_terms_2 = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1)
- * d_tau_terms_2 = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau**2 * ((1 / tau + f_5) * dt + 1)**2)
- * d_a_terms_3 = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1)
- * d_tau_terms_3 = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau**2 * ((1 / tau + f_4) * dt + 1)**2)
- * d_a_terms_4 = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1)
- * d_tau_terms_4 = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau**2 * ((1 / tau + f_3) * dt + 1)**2)
- * d_a_terms_5 = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1)
- * d_tau_terms_5 = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau**2 * ((1 / tau + f_2) * dt + 1)**2)
- * d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1)
- * d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau**2 * ((1 / tau + f_1) * dt + 1)**2)
- * d_drive = d_f_6_pre + d_f_5_pre + d_f_4_pre + d_f_3_pre + d_f_2_pre + d_f_1_pre
+/* d_drive = d_f_6_pre + d_f_5_pre + d_f_4_pre + d_f_3_pre + d_f_2_pre + d_f_1_pre
  * d_tau = sum(d_tau_terms_7 -> (H,))
  * d_a = sum(d_a_terms_7 -> (H,))
  * d_b = sum(d_drive -> (H,)) */
-__global__ void CELLGEN_CUDA_NAME(ltc_deferred_2_over_rows)(
+__global__ void CELLGEN_CUDA_NAME(ltc_deferred_1_over_rows)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_h_in_rows,
     cellgen_rows<const store> d_f_6_pre_rows,
-    cellgen_rows<const store> d_h_5_rows,
     cellgen_rows<const store> d_f_5_pre_rows,
-    cellgen_rows<const store> d_h_4_rows,
     cellgen_rows<const store> d_f_4_pre_rows,
-    cellgen_rows<const store> d_h_3_rows,
     cellgen_rows<const store> d_f_3_pre_rows,
-    cellgen_rows<const store> d_h_2_rows,
     cellgen_rows<const store> d_f_2_pre_rows,
-    cellgen_rows<const store> d_h_1_rows,
     cellgen_rows<const store> d_f_1_pre_rows,
-    cellgen_rows<const store> h_prev_initial,
-    cellgen_rows<const store> h_prev_rows,
-    cellgen_rows<const store> a_rows,
-    cellgen_rows<const store> tau_rows,
-    cellgen_rows<const real> dt_rows,
-    cellgen_rows<const store> f_1_rows,
-    cellgen_rows<const store> f_2_rows,
-    cellgen_rows<const store> f_3_rows,
-    cellgen_rows<const store> f_4_rows,
-    cellgen_rows<const store> f_5_rows,
-    cellgen_rows<const store> f_6_rows,
-    int64_t nB,
+    cellgen_rows<const store> d_tau_terms_7_rows,
+    cellgen_rows<const store> d_a_terms_7_rows,
     real *d_tau_rows,
     real *d_a_rows,
     real *d_b_rows)
@@ -2889,48 +2888,17 @@ __global__ void CELLGEN_CUDA_NAME(ltc_deferred_2_over_rows)(
     real d_a = 0;
     real d_b = 0;
     for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
-        const real d_h_in = cg_load(d_h_in_rows, row, unit);
         const real d_f_6_pre = cg_load(d_f_6_pre_rows, row, unit);
-        const real d_h_5 = cg_load(d_h_5_rows, row, unit);
         const real d_f_5_pre = cg_load(d_f_5_pre_rows, row, unit);
-        const real d_h_4 = cg_load(d_h_4_rows, row, unit);
         const real d_f_4_pre = cg_load(d_f_4_pre_rows, row, unit);
-        const real d_h_3 = cg_load(d_h_3_rows, row, unit);
         const real d_f_3_pre = cg_load(d_f_3_pre_rows, row, unit);
-        const real d_h_2 = cg_load(d_h_2_rows, row, unit);
         const real d_f_2_pre = cg_load(d_f_2_pre_rows, row, unit);
-        const real d_h_1 = cg_load(d_h_1_rows, row, unit);
         const real d_f_1_pre = cg_load(d_f_1_pre_rows, row, unit);
-        const real h_prev = cg_load_previous(h_prev_initial, h_prev_rows, row, unit, nB);
-        const real a = cg_load(a_rows, 0, unit);
-        const real tau = cg_load(tau_rows, 0, unit);
-        const real dt = cg_load(dt_rows, row, 0);
-        const real f_1 = cg_load(f_1_rows, row, unit);
-        const real f_2 = cg_load(f_2_rows, row, unit);
-        const real f_3 = cg_load(f_3_rows, row, unit);
-        const real f_4 = cg_load(f_4_rows, row, unit);
-        const real f_5 = cg_load(f_5_rows, row, unit);
-        const real f_6 = cg_load(f_6_rows, row, unit);
-        const real h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1);
-        const real h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1);
-        const real h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1);
-        const real h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
-        const real h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
-        const real d_a_terms = d_h_in * dt * f_6 / ((1 / tau + f_6) * dt + 1);
-        const real d_tau_terms = d_h_in * (a * dt * f_6 + h_5) * dt / (tau * tau * (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)));
-        const real d_a_terms_2 = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1);
-        const real d_tau_terms_2 = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau * tau * (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
-        const real d_a_terms_3 = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1);
-        const real d_tau_terms_3 = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau * tau * (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
-        const real d_a_terms_4 = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1);
-        const real d_tau_terms_4 = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau * tau * (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
-        const real d_a_terms_5 = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1);
-        const real d_tau_terms_5 = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau * tau * (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
-        const real d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1);
-        const real d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau * tau * (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
+        const real d_tau_terms_7 = cg_load(d_tau_terms_7_rows, row, unit);
+        const real d_a_terms_7 = cg_load(d_a_terms_7_rows, row, unit);
         const real d_drive = d_f_6_pre + d_f_5_pre + d_f_4_pre + d_f_3_pre + d_f_2_pre + d_f_1_pre;
-        d_tau += d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6;
-        d_a += d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6;
+        d_tau += d_tau_terms_7;
+        d_a += d_a_terms_7;
         d_b += d_drive;
     }
     cellgen_chunk_total(d_tau, d_tau_rows, units, unit);
@@ -2939,7 +2907,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_deferred_2_over_rows)(
 }
 
 /* d_ts = d_dt / 6 */
-__global__ void CELLGEN_CUDA_NAME(ltc_deferred_11)(
+__global__ void CELLGEN_CUDA_NAME(ltc_deferred_10)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_dt_rows,
@@ -2987,16 +2955,33 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
     CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_args) call,
     store *adjoints,
     real *d_h_prev_pair,
+    real *reverse_d_h_in,
     real *reverse_dt,
-    real *reverse_h_1,
-    real *reverse_h_2,
-    real *reverse_h_3,
-    real *reverse_h_4,
+    real *reverse_d_a_terms,
+    real *reverse_d_tau_terms,
+    real *reverse_d_dt_terms,
     real *reverse_4_sums,
+    real *reverse_d_h_5,
+    real *reverse_d_a_terms_2,
+    real *reverse_d_tau_terms_2,
+    real *reverse_d_dt_terms_2,
     real *reverse_5_sums,
+    real *reverse_d_h_4,
+    real *reverse_d_a_terms_3,
+    real *reverse_d_tau_terms_3,
+    real *reverse_d_dt_terms_3,
     real *reverse_6_sums,
+    real *reverse_d_h_3,
+    real *reverse_d_a_terms_4,
+    real *reverse_d_tau_terms_4,
+    real *reverse_d_dt_terms_4,
     real *reverse_7_sums,
+    real *reverse_d_h_2,
+    real *reverse_d_a_terms_5,
+    real *reverse_d_tau_terms_5,
+    real *reverse_d_dt_terms_5,
     real *reverse_8_sums,
+    real *reverse_d_h_1,
     real *reverse_9_sums)
 {
     const CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_args) *const args = &call;
@@ -3036,7 +3021,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
             /* d_h_in = d_h + d_h_next */
             const cellgen_rows<const store> d_h_rows = cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row);
             const cellgen_rows<const real> d_h_next_rows = cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH);
-            const cellgen_rows<store> d_h_in_rows = cg_rows(adjoints + step * nB * (12 * nH), (12 * nH));
+            const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
             const real d_h_in = d_h + d_h_next;
@@ -3060,9 +3045,12 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
              * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1)
              * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1)
              * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1)
+             * d_a_terms = d_h_in * dt * f_6 / ((1 / tau + f_6) * dt + 1)
+             * d_tau_terms = d_h_in * (a * dt * f_6 + h_5) * dt / (tau**2 * ((1 / tau + f_6) * dt + 1)**2)
+             * d_dt_terms = d_h_in * ((a * dt * f_6 + h_5) * (-1 / tau - f_6) / ((1 / tau + f_6) * dt + 1)**2 + a * f_6 / ((1 / tau + f_6) * dt + 1))
              * d_f_6 = d_h_in * (a * dt / ((1 / tau + f_6) * dt + 1) - (a * dt * f_6 + h_5) * dt / ((1 / tau + f_6) * dt + 1)**2)
              * d_f_6_pre = d_f_6 * (1 - f_6) * f_6 */
-            const cellgen_rows<const store> d_h_in_rows = cg_in(adjoints + step * nB * (12 * nH), (12 * nH));
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
             const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
             const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
@@ -3073,11 +3061,15 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
             const cellgen_rows<const store> f_4_rows = cg_in(args->f_4 + step * nB * nH, nH);
             const cellgen_rows<const store> f_5_rows = cg_in(args->f_5 + step * nB * nH, nH);
             const cellgen_rows<const store> f_6_rows = cg_in(args->f_6 + step * nB * nH, nH);
-            const cellgen_rows<real> h_1_rows = cg_rows(reverse_h_1, nH);
-            const cellgen_rows<real> h_2_rows = cg_rows(reverse_h_2, nH);
-            const cellgen_rows<real> h_3_rows = cg_rows(reverse_h_3, nH);
-            const cellgen_rows<real> h_4_rows = cg_rows(reverse_h_4, nH);
-            const cellgen_rows<store> d_f_6_pre_rows = cg_rows(adjoints + step * nB * (12 * nH) + nH, (12 * nH));
+            const cellgen_rows<store> h_1_rows = cg_rows(adjoints + step * nB * (14 * nH), (14 * nH));
+            const cellgen_rows<store> h_2_rows = cg_rows(adjoints + step * nB * (14 * nH) + nH, (14 * nH));
+            const cellgen_rows<store> h_3_rows = cg_rows(adjoints + step * nB * (14 * nH) + 2 * nH, (14 * nH));
+            const cellgen_rows<store> h_4_rows = cg_rows(adjoints + step * nB * (14 * nH) + 3 * nH, (14 * nH));
+            const cellgen_rows<store> h_5_rows = cg_rows(adjoints + step * nB * (14 * nH) + 4 * nH, (14 * nH));
+            const cellgen_rows<real> d_a_terms_rows = cg_rows(reverse_d_a_terms, nH);
+            const cellgen_rows<real> d_tau_terms_rows = cg_rows(reverse_d_tau_terms, nH);
+            const cellgen_rows<real> d_dt_terms_rows = cg_rows(reverse_d_dt_terms, nH);
+            const cellgen_rows<store> d_f_6_pre_rows = cg_rows(adjoints + step * nB * (14 * nH) + 5 * nH, (14 * nH));
             const real d_h_in = cg_load(d_h_in_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
             const real a = cg_load(a_rows, 0, unit);
@@ -3098,28 +3090,41 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
             const real h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
             cg_store(h_4_rows, row, unit, h_4);
             const real h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
+            cg_store(h_5_rows, row, unit, h_5);
+            const real d_a_terms = d_h_in * dt * f_6 / ((1 / tau + f_6) * dt + 1);
+            cg_store(d_a_terms_rows, row, unit, d_a_terms);
+            const real d_tau_terms = d_h_in * (a * dt * f_6 + h_5) * dt / (tau * tau * (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)));
+            cg_store(d_tau_terms_rows, row, unit, d_tau_terms);
+            const real d_dt_terms = d_h_in * ((a * dt * f_6 + h_5) * (-1 / tau - f_6) / (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)) + a * f_6 / ((1 / tau + f_6) * dt + 1));
+            cg_store(d_dt_terms_rows, row, unit, d_dt_terms);
             const real d_f_6 = d_h_in * (a * dt / ((1 / tau + f_6) * dt + 1) - (a * dt * f_6 + h_5) * dt / (((1 / tau + f_6) * dt + 1) * ((1 / tau + f_6) * dt + 1)));
             const real d_f_6_pre = d_f_6 * (1 - f_6) * f_6;
             cg_store(d_f_6_pre_rows, row, unit, d_f_6_pre);
 }
         __syncthreads();
         /* d_f_6_pre @ [u.T] */
-        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + nH, (12 * nH)), shared_1, cg_rows(reverse_4_sums, nH), nH, 0);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (14 * nH) + 5 * nH, (14 * nH)), shared_1, cg_rows(reverse_4_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1
+             * d_a_terms_2 = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1)
+             * d_tau_terms_2 = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau**2 * ((1 / tau + f_5) * dt + 1)**2)
+             * d_dt_terms_2 = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / ((1 / tau + f_5) * dt + 1)**2 + a * f_5 / ((1 / tau + f_5) * dt + 1))
              * d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / ((1 / tau + f_5) * dt + 1)**2)
              * d_f_5_pre = d_f_5 * (1 - f_5) * f_5 */
-            const cellgen_rows<const store> d_h_in_rows = cg_in(adjoints + step * nB * (12 * nH), (12 * nH));
+            const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
             const cellgen_rows<const real> d_h_5_1_rows = cg_in(reverse_4_sums, nH);
             const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
             const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
             const cellgen_rows<const real> dt_rows = cg_in(reverse_dt, 1);
-            const cellgen_rows<const real> h_4_rows = cg_in(reverse_h_4, nH);
+            const cellgen_rows<const store> h_4_rows = cg_in(adjoints + step * nB * (14 * nH) + 3 * nH, (14 * nH));
             const cellgen_rows<const store> f_5_rows = cg_in(args->f_5 + step * nB * nH, nH);
             const cellgen_rows<const store> f_6_rows = cg_in(args->f_6 + step * nB * nH, nH);
-            const cellgen_rows<store> d_h_5_rows = cg_rows(adjoints + step * nB * (12 * nH) + 2 * nH, (12 * nH));
-            const cellgen_rows<store> d_f_5_pre_rows = cg_rows(adjoints + step * nB * (12 * nH) + 3 * nH, (12 * nH));
+            const cellgen_rows<real> d_h_5_rows = cg_rows(reverse_d_h_5, nH);
+            const cellgen_rows<real> d_a_terms_2_rows = cg_rows(reverse_d_a_terms_2, nH);
+            const cellgen_rows<real> d_tau_terms_2_rows = cg_rows(reverse_d_tau_terms_2, nH);
+            const cellgen_rows<real> d_dt_terms_2_rows = cg_rows(reverse_d_dt_terms_2, nH);
+            const cellgen_rows<store> d_f_5_pre_rows = cg_rows(adjoints + step * nB * (14 * nH) + 6 * nH, (14 * nH));
             const real d_h_in = cg_load(d_h_in_rows, row, unit);
             const real d_h_5_1 = cg_load(d_h_5_1_rows, row, unit);
             const real a = cg_load(a_rows, 0, unit);
@@ -3130,28 +3135,40 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
             const real f_6 = cg_load(f_6_rows, row, unit);
             const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
             cg_store(d_h_5_rows, row, unit, d_h_5);
+            const real d_a_terms_2 = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1);
+            cg_store(d_a_terms_2_rows, row, unit, d_a_terms_2);
+            const real d_tau_terms_2 = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau * tau * (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
+            cg_store(d_tau_terms_2_rows, row, unit, d_tau_terms_2);
+            const real d_dt_terms_2 = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)) + a * f_5 / ((1 / tau + f_5) * dt + 1));
+            cg_store(d_dt_terms_2_rows, row, unit, d_dt_terms_2);
             const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
             const real d_f_5_pre = d_f_5 * (1 - f_5) * f_5;
             cg_store(d_f_5_pre_rows, row, unit, d_f_5_pre);
 }
         __syncthreads();
         /* d_f_5_pre @ [u.T] */
-        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 3 * nH, (12 * nH)), shared_2, cg_rows(reverse_5_sums, nH), nH, 0);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (14 * nH) + 6 * nH, (14 * nH)), shared_2, cg_rows(reverse_5_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1
+             * d_a_terms_3 = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1)
+             * d_tau_terms_3 = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau**2 * ((1 / tau + f_4) * dt + 1)**2)
+             * d_dt_terms_3 = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / ((1 / tau + f_4) * dt + 1)**2 + a * f_4 / ((1 / tau + f_4) * dt + 1))
              * d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / ((1 / tau + f_4) * dt + 1)**2)
              * d_f_4_pre = d_f_4 * (1 - f_4) * f_4 */
-            const cellgen_rows<const store> d_h_5_rows = cg_in(adjoints + step * nB * (12 * nH) + 2 * nH, (12 * nH));
+            const cellgen_rows<const real> d_h_5_rows = cg_in(reverse_d_h_5, nH);
             const cellgen_rows<const real> d_h_4_1_rows = cg_in(reverse_5_sums, nH);
             const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
             const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
             const cellgen_rows<const real> dt_rows = cg_in(reverse_dt, 1);
-            const cellgen_rows<const real> h_3_rows = cg_in(reverse_h_3, nH);
+            const cellgen_rows<const store> h_3_rows = cg_in(adjoints + step * nB * (14 * nH) + 2 * nH, (14 * nH));
             const cellgen_rows<const store> f_4_rows = cg_in(args->f_4 + step * nB * nH, nH);
             const cellgen_rows<const store> f_5_rows = cg_in(args->f_5 + step * nB * nH, nH);
-            const cellgen_rows<store> d_h_4_rows = cg_rows(adjoints + step * nB * (12 * nH) + 4 * nH, (12 * nH));
-            const cellgen_rows<store> d_f_4_pre_rows = cg_rows(adjoints + step * nB * (12 * nH) + 5 * nH, (12 * nH));
+            const cellgen_rows<real> d_h_4_rows = cg_rows(reverse_d_h_4, nH);
+            const cellgen_rows<real> d_a_terms_3_rows = cg_rows(reverse_d_a_terms_3, nH);
+            const cellgen_rows<real> d_tau_terms_3_rows = cg_rows(reverse_d_tau_terms_3, nH);
+            const cellgen_rows<real> d_dt_terms_3_rows = cg_rows(reverse_d_dt_terms_3, nH);
+            const cellgen_rows<store> d_f_4_pre_rows = cg_rows(adjoints + step * nB * (14 * nH) + 7 * nH, (14 * nH));
             const real d_h_5 = cg_load(d_h_5_rows, row, unit);
             const real d_h_4_1 = cg_load(d_h_4_1_rows, row, unit);
             const real a = cg_load(a_rows, 0, unit);
@@ -3162,28 +3179,40 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
             const real f_5 = cg_load(f_5_rows, row, unit);
             const real d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1;
             cg_store(d_h_4_rows, row, unit, d_h_4);
+            const real d_a_terms_3 = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1);
+            cg_store(d_a_terms_3_rows, row, unit, d_a_terms_3);
+            const real d_tau_terms_3 = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau * tau * (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
+            cg_store(d_tau_terms_3_rows, row, unit, d_tau_terms_3);
+            const real d_dt_terms_3 = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)) + a * f_4 / ((1 / tau + f_4) * dt + 1));
+            cg_store(d_dt_terms_3_rows, row, unit, d_dt_terms_3);
             const real d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
             const real d_f_4_pre = d_f_4 * (1 - f_4) * f_4;
             cg_store(d_f_4_pre_rows, row, unit, d_f_4_pre);
 }
         __syncthreads();
         /* d_f_4_pre @ [u.T] */
-        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 5 * nH, (12 * nH)), shared_3, cg_rows(reverse_6_sums, nH), nH, 0);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (14 * nH) + 7 * nH, (14 * nH)), shared_3, cg_rows(reverse_6_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1
+             * d_a_terms_4 = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1)
+             * d_tau_terms_4 = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau**2 * ((1 / tau + f_3) * dt + 1)**2)
+             * d_dt_terms_4 = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / ((1 / tau + f_3) * dt + 1)**2 + a * f_3 / ((1 / tau + f_3) * dt + 1))
              * d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / ((1 / tau + f_3) * dt + 1)**2)
              * d_f_3_pre = d_f_3 * (1 - f_3) * f_3 */
-            const cellgen_rows<const store> d_h_4_rows = cg_in(adjoints + step * nB * (12 * nH) + 4 * nH, (12 * nH));
+            const cellgen_rows<const real> d_h_4_rows = cg_in(reverse_d_h_4, nH);
             const cellgen_rows<const real> d_h_3_1_rows = cg_in(reverse_6_sums, nH);
             const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
             const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
             const cellgen_rows<const real> dt_rows = cg_in(reverse_dt, 1);
-            const cellgen_rows<const real> h_2_rows = cg_in(reverse_h_2, nH);
+            const cellgen_rows<const store> h_2_rows = cg_in(adjoints + step * nB * (14 * nH) + nH, (14 * nH));
             const cellgen_rows<const store> f_3_rows = cg_in(args->f_3 + step * nB * nH, nH);
             const cellgen_rows<const store> f_4_rows = cg_in(args->f_4 + step * nB * nH, nH);
-            const cellgen_rows<store> d_h_3_rows = cg_rows(adjoints + step * nB * (12 * nH) + 6 * nH, (12 * nH));
-            const cellgen_rows<store> d_f_3_pre_rows = cg_rows(adjoints + step * nB * (12 * nH) + 7 * nH, (12 * nH));
+            const cellgen_rows<real> d_h_3_rows = cg_rows(reverse_d_h_3, nH);
+            const cellgen_rows<real> d_a_terms_4_rows = cg_rows(reverse_d_a_terms_4, nH);
+            const cellgen_rows<real> d_tau_terms_4_rows = cg_rows(reverse_d_tau_terms_4, nH);
+            const cellgen_rows<real> d_dt_terms_4_rows = cg_rows(reverse_d_dt_terms_4, nH);
+            const cellgen_rows<store> d_f_3_pre_rows = cg_rows(adjoints + step * nB * (14 * nH) + 8 * nH, (14 * nH));
             const real d_h_4 = cg_load(d_h_4_rows, row, unit);
             const real d_h_3_1 = cg_load(d_h_3_1_rows, row, unit);
             const real a = cg_load(a_rows, 0, unit);
@@ -3194,28 +3223,40 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
             const real f_4 = cg_load(f_4_rows, row, unit);
             const real d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1;
             cg_store(d_h_3_rows, row, unit, d_h_3);
+            const real d_a_terms_4 = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1);
+            cg_store(d_a_terms_4_rows, row, unit, d_a_terms_4);
+            const real d_tau_terms_4 = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau * tau * (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
+            cg_store(d_tau_terms_4_rows, row, unit, d_tau_terms_4);
+            const real d_dt_terms_4 = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)) + a * f_3 / ((1 / tau + f_3) * dt + 1));
+            cg_store(d_dt_terms_4_rows, row, unit, d_dt_terms_4);
             const real d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
             const real d_f_3_pre = d_f_3 * (1 - f_3) * f_3;
             cg_store(d_f_3_pre_rows, row, unit, d_f_3_pre);
 }
         __syncthreads();
         /* d_f_3_pre @ [u.T] */
-        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 7 * nH, (12 * nH)), shared_4, cg_rows(reverse_7_sums, nH), nH, 0);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (14 * nH) + 8 * nH, (14 * nH)), shared_4, cg_rows(reverse_7_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1
+             * d_a_terms_5 = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1)
+             * d_tau_terms_5 = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau**2 * ((1 / tau + f_2) * dt + 1)**2)
+             * d_dt_terms_5 = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / ((1 / tau + f_2) * dt + 1)**2 + a * f_2 / ((1 / tau + f_2) * dt + 1))
              * d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / ((1 / tau + f_2) * dt + 1)**2)
              * d_f_2_pre = d_f_2 * (1 - f_2) * f_2 */
-            const cellgen_rows<const store> d_h_3_rows = cg_in(adjoints + step * nB * (12 * nH) + 6 * nH, (12 * nH));
+            const cellgen_rows<const real> d_h_3_rows = cg_in(reverse_d_h_3, nH);
             const cellgen_rows<const real> d_h_2_1_rows = cg_in(reverse_7_sums, nH);
             const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
             const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
             const cellgen_rows<const real> dt_rows = cg_in(reverse_dt, 1);
-            const cellgen_rows<const real> h_1_rows = cg_in(reverse_h_1, nH);
+            const cellgen_rows<const store> h_1_rows = cg_in(adjoints + step * nB * (14 * nH), (14 * nH));
             const cellgen_rows<const store> f_2_rows = cg_in(args->f_2 + step * nB * nH, nH);
             const cellgen_rows<const store> f_3_rows = cg_in(args->f_3 + step * nB * nH, nH);
-            const cellgen_rows<store> d_h_2_rows = cg_rows(adjoints + step * nB * (12 * nH) + 8 * nH, (12 * nH));
-            const cellgen_rows<store> d_f_2_pre_rows = cg_rows(adjoints + step * nB * (12 * nH) + 9 * nH, (12 * nH));
+            const cellgen_rows<real> d_h_2_rows = cg_rows(reverse_d_h_2, nH);
+            const cellgen_rows<real> d_a_terms_5_rows = cg_rows(reverse_d_a_terms_5, nH);
+            const cellgen_rows<real> d_tau_terms_5_rows = cg_rows(reverse_d_tau_terms_5, nH);
+            const cellgen_rows<real> d_dt_terms_5_rows = cg_rows(reverse_d_dt_terms_5, nH);
+            const cellgen_rows<store> d_f_2_pre_rows = cg_rows(adjoints + step * nB * (14 * nH) + 9 * nH, (14 * nH));
             const real d_h_3 = cg_load(d_h_3_rows, row, unit);
             const real d_h_2_1 = cg_load(d_h_2_1_rows, row, unit);
             const real a = cg_load(a_rows, 0, unit);
@@ -3226,19 +3267,46 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
             const real f_3 = cg_load(f_3_rows, row, unit);
             const real d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1;
             cg_store(d_h_2_rows, row, unit, d_h_2);
+            const real d_a_terms_5 = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1);
+            cg_store(d_a_terms_5_rows, row, unit, d_a_terms_5);
+            const real d_tau_terms_5 = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau * tau * (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
+            cg_store(d_tau_terms_5_rows, row, unit, d_tau_terms_5);
+            const real d_dt_terms_5 = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)) + a * f_2 / ((1 / tau + f_2) * dt + 1));
+            cg_store(d_dt_terms_5_rows, row, unit, d_dt_terms_5);
             const real d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
             const real d_f_2_pre = d_f_2 * (1 - f_2) * f_2;
             cg_store(d_f_2_pre_rows, row, unit, d_f_2_pre);
 }
         __syncthreads();
         /* d_f_2_pre @ [u.T] */
-        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 9 * nH, (12 * nH)), shared_5, cg_rows(reverse_8_sums, nH), nH, 0);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (14 * nH) + 9 * nH, (14 * nH)), shared_5, cg_rows(reverse_8_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1
+             * d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1)
+             * d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau**2 * ((1 / tau + f_1) * dt + 1)**2)
+             * d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / ((1 / tau + f_1) * dt + 1)**2 + a * f_1 / ((1 / tau + f_1) * dt + 1))
              * d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / ((1 / tau + f_1) * dt + 1)**2)
-             * d_f_1_pre = d_f_1 * (1 - f_1) * f_1 */
-            const cellgen_rows<const store> d_h_2_rows = cg_in(adjoints + step * nB * (12 * nH) + 8 * nH, (12 * nH));
+             * d_f_1_pre = d_f_1 * (1 - f_1) * f_1
+             * d_dt_terms_7 = d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6
+             * d_tau_terms_7 = d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6
+             * d_a_terms_7 = d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6 */
+            const cellgen_rows<const real> d_a_terms_rows = cg_in(reverse_d_a_terms, nH);
+            const cellgen_rows<const real> d_tau_terms_rows = cg_in(reverse_d_tau_terms, nH);
+            const cellgen_rows<const real> d_dt_terms_rows = cg_in(reverse_d_dt_terms, nH);
+            const cellgen_rows<const real> d_a_terms_2_rows = cg_in(reverse_d_a_terms_2, nH);
+            const cellgen_rows<const real> d_tau_terms_2_rows = cg_in(reverse_d_tau_terms_2, nH);
+            const cellgen_rows<const real> d_dt_terms_2_rows = cg_in(reverse_d_dt_terms_2, nH);
+            const cellgen_rows<const real> d_a_terms_3_rows = cg_in(reverse_d_a_terms_3, nH);
+            const cellgen_rows<const real> d_tau_terms_3_rows = cg_in(reverse_d_tau_terms_3, nH);
+            const cellgen_rows<const real> d_dt_terms_3_rows = cg_in(reverse_d_dt_terms_3, nH);
+            const cellgen_rows<const real> d_a_terms_4_rows = cg_in(reverse_d_a_terms_4, nH);
+            const cellgen_rows<const real> d_tau_terms_4_rows = cg_in(reverse_d_tau_terms_4, nH);
+            const cellgen_rows<const real> d_dt_terms_4_rows = cg_in(reverse_d_dt_terms_4, nH);
+            const cellgen_rows<const real> d_h_2_rows = cg_in(reverse_d_h_2, nH);
+            const cellgen_rows<const real> d_a_terms_5_rows = cg_in(reverse_d_a_terms_5, nH);
+            const cellgen_rows<const real> d_tau_terms_5_rows = cg_in(reverse_d_tau_terms_5, nH);
+            const cellgen_rows<const real> d_dt_terms_5_rows = cg_in(reverse_d_dt_terms_5, nH);
             const cellgen_rows<const real> d_h_1_1_rows = cg_in(reverse_8_sums, nH);
             const cellgen_rows<const store> h_prev_rows = cg_in((step ? args->h + (step - 1) * h_step : args->h_prev), (step == 0 ? nH : h_row));
             const cellgen_rows<const store> a_rows = cg_in(args->a, nH);
@@ -3246,9 +3314,27 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
             const cellgen_rows<const real> dt_rows = cg_in(reverse_dt, 1);
             const cellgen_rows<const store> f_1_rows = cg_in(args->f_1 + step * nB * nH, nH);
             const cellgen_rows<const store> f_2_rows = cg_in(args->f_2 + step * nB * nH, nH);
-            const cellgen_rows<store> d_h_1_rows = cg_rows(adjoints + step * nB * (12 * nH) + 10 * nH, (12 * nH));
-            const cellgen_rows<store> d_f_1_pre_rows = cg_rows(adjoints + step * nB * (12 * nH) + 11 * nH, (12 * nH));
+            const cellgen_rows<real> d_h_1_rows = cg_rows(reverse_d_h_1, nH);
+            const cellgen_rows<store> d_f_1_pre_rows = cg_rows(adjoints + step * nB * (14 * nH) + 10 * nH, (14 * nH));
+            const cellgen_rows<store> d_dt_terms_7_rows = cg_rows(adjoints + step * nB * (14 * nH) + 11 * nH, (14 * nH));
+            const cellgen_rows<store> d_tau_terms_7_rows = cg_rows(adjoints + step * nB * (14 * nH) + 12 * nH, (14 * nH));
+            const cellgen_rows<store> d_a_terms_7_rows = cg_rows(adjoints + step * nB * (14 * nH) + 13 * nH, (14 * nH));
+            const real d_a_terms = cg_load(d_a_terms_rows, row, unit);
+            const real d_tau_terms = cg_load(d_tau_terms_rows, row, unit);
+            const real d_dt_terms = cg_load(d_dt_terms_rows, row, unit);
+            const real d_a_terms_2 = cg_load(d_a_terms_2_rows, row, unit);
+            const real d_tau_terms_2 = cg_load(d_tau_terms_2_rows, row, unit);
+            const real d_dt_terms_2 = cg_load(d_dt_terms_2_rows, row, unit);
+            const real d_a_terms_3 = cg_load(d_a_terms_3_rows, row, unit);
+            const real d_tau_terms_3 = cg_load(d_tau_terms_3_rows, row, unit);
+            const real d_dt_terms_3 = cg_load(d_dt_terms_3_rows, row, unit);
+            const real d_a_terms_4 = cg_load(d_a_terms_4_rows, row, unit);
+            const real d_tau_terms_4 = cg_load(d_tau_terms_4_rows, row, unit);
+            const real d_dt_terms_4 = cg_load(d_dt_terms_4_rows, row, unit);
             const real d_h_2 = cg_load(d_h_2_rows, row, unit);
+            const real d_a_terms_5 = cg_load(d_a_terms_5_rows, row, unit);
+            const real d_tau_terms_5 = cg_load(d_tau_terms_5_rows, row, unit);
+            const real d_dt_terms_5 = cg_load(d_dt_terms_5_rows, row, unit);
             const real d_h_1_1 = cg_load(d_h_1_1_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
             const real a = cg_load(a_rows, 0, unit);
@@ -3258,17 +3344,26 @@ __global__ void CELLGEN_CUDA_NAME(ltc_reverse_block)(
             const real f_2 = cg_load(f_2_rows, row, unit);
             const real d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1;
             cg_store(d_h_1_rows, row, unit, d_h_1);
+            const real d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1);
+            const real d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau * tau * (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
+            const real d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)) + a * f_1 / ((1 / tau + f_1) * dt + 1));
             const real d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
             const real d_f_1_pre = d_f_1 * (1 - f_1) * f_1;
             cg_store(d_f_1_pre_rows, row, unit, d_f_1_pre);
+            const real d_dt_terms_7 = d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6;
+            cg_store(d_dt_terms_7_rows, row, unit, d_dt_terms_7);
+            const real d_tau_terms_7 = d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6;
+            cg_store(d_tau_terms_7_rows, row, unit, d_tau_terms_7);
+            const real d_a_terms_7 = d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6;
+            cg_store(d_a_terms_7_rows, row, unit, d_a_terms_7);
 }
         __syncthreads();
         /* d_f_1_pre @ [u.T] */
-        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (12 * nH) + 11 * nH, (12 * nH)), shared_6, cg_rows(reverse_9_sums, nH), nH, 0);
+        way::template product<1>(top, rows, nH, nH, cg_in(adjoints + step * nB * (14 * nH) + 10 * nH, (14 * nH)), shared_6, cg_rows(reverse_9_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_prev = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1 */
-            const cellgen_rows<const store> d_h_1_rows = cg_in(adjoints + step * nB * (12 * nH) + 10 * nH, (12 * nH));
+            const cellgen_rows<const real> d_h_1_rows = cg_in(reverse_d_h_1, nH);
             const cellgen_rows<const real> d_h_prev_1_rows = cg_in(reverse_9_sums, nH);
             const cellgen_rows<const store> tau_rows = cg_in(args->tau, nH);
             const cellgen_rows<const real> dt_rows = cg_in(reverse_dt, 1);
@@ -3298,7 +3393,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_how)(
     (void)nT, (void)nB, (void)nI, (void)nH;
     return cellgen_how(args->lengths, args->mask, args->reset, 6)
         | cellgen_moves(0, args->strided ? args->strides + 0 : nullptr, args->reverse, nT, nB, nI)
-        | cellgen_moves(1, args->strided ? args->strides + 2 : nullptr, args->reverse, nT, nB, 1)
         | cellgen_moves(2, args->strided ? args->strides + 4 : nullptr, args->reverse, nT, nB, nH)
         | cellgen_moves(4, args->strided ? args->strides + 8 : nullptr, args->reverse, nT, nB, nI)
         | cellgen_moves(5, args->strided ? args->strides + 10 : nullptr, args->reverse, nT, nB, 1);
@@ -3325,8 +3419,9 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_workspace_
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(4, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(5, nT * nB * 1), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (12 * nH), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (14 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * 1, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
@@ -3338,12 +3433,22 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward_workspace_
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nT * nB * 1, real)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
+         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
          + CELLGEN_CUDA_BYTES(nT * nB * 1, real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
@@ -3419,52 +3524,74 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
     store *const h_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (12 * nH), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (14 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
+    real *const reverse_d_h_in = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_dt = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * 1, real);
-    real *const reverse_h_1 = (real *)(void *)memory;
+    real *const reverse_d_a_terms = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_h_2 = (real *)(void *)memory;
+    real *const reverse_d_tau_terms = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_h_3 = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_h_4 = (real *)(void *)memory;
+    real *const reverse_d_dt_terms = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_4_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_h_5 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_a_terms_2 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_tau_terms_2 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_dt_terms_2 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_5_sums = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_h_4 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_a_terms_3 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_tau_terms_3 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_dt_terms_3 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_6_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_h_3 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_a_terms_4 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_tau_terms_4 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_dt_terms_4 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_7_sums = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_h_2 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_a_terms_5 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_tau_terms_5 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_dt_terms_5 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_8_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
+    real *const reverse_d_h_1 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_9_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const deferred_dt = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * 1, real);
-    store *const deferred_h_1 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
-    store *const deferred_h_2 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
-    store *const deferred_h_3 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
-    store *const deferred_h_4 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
-    store *const deferred_h_5 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
     store *const deferred_d_drive = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
     real *const deferred_d_dt = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * 1, real);
-    real *const ltc_deferred_2_over_rows_d_tau_chunks = (real *)(void *)memory;
+    real *const ltc_deferred_1_over_rows_d_tau_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
-    real *const ltc_deferred_2_over_rows_d_a_chunks = (real *)(void *)memory;
+    real *const ltc_deferred_1_over_rows_d_a_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
-    real *const ltc_deferred_2_over_rows_d_b_chunks = (real *)(void *)memory;
+    real *const ltc_deferred_1_over_rows_d_b_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
@@ -3524,20 +3651,20 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(cellgen_larger(0, nH), 1), nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH + nH * 1 * nH, cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH) + cellgen_by_fragment::held(1, nH, nH), 15, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ltc_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_dt, reverse_h_1, reverse_h_2, reverse_h_3, reverse_h_4, reverse_4_sums, reverse_5_sums, reverse_6_sums, reverse_7_sums, reverse_8_sums, reverse_9_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ltc_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_dt, reverse_d_a_terms, reverse_d_tau_terms, reverse_d_dt_terms, reverse_4_sums, reverse_d_h_5, reverse_d_a_terms_2, reverse_d_tau_terms_2, reverse_d_dt_terms_2, reverse_5_sums, reverse_d_h_4, reverse_d_a_terms_3, reverse_d_tau_terms_3, reverse_d_dt_terms_3, reverse_6_sums, reverse_d_h_3, reverse_d_a_terms_4, reverse_d_tau_terms_4, reverse_d_dt_terms_4, reverse_7_sums, reverse_d_h_2, reverse_d_a_terms_5, reverse_d_tau_terms_5, reverse_d_dt_terms_5, reverse_8_sums, reverse_d_h_1, reverse_9_sums);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ltc_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_dt, reverse_h_1, reverse_h_2, reverse_h_3, reverse_h_4, reverse_4_sums, reverse_5_sums, reverse_6_sums, reverse_7_sums, reverse_8_sums, reverse_9_sums);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(ltc_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_dt, reverse_d_a_terms, reverse_d_tau_terms, reverse_d_dt_terms, reverse_4_sums, reverse_d_h_5, reverse_d_a_terms_2, reverse_d_tau_terms_2, reverse_d_dt_terms_2, reverse_5_sums, reverse_d_h_4, reverse_d_a_terms_3, reverse_d_tau_terms_3, reverse_d_dt_terms_3, reverse_6_sums, reverse_d_h_3, reverse_d_a_terms_4, reverse_d_tau_terms_4, reverse_d_dt_terms_4, reverse_7_sums, reverse_d_h_2, reverse_d_a_terms_5, reverse_d_tau_terms_5, reverse_d_dt_terms_5, reverse_8_sums, reverse_d_h_1, reverse_9_sums);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_1), nB, nH,
                 cg_in((args->d_h ? args->d_h + step * d_h_step : nullptr), d_h_row),
                 cg_in(d_h_prev_pair + (step + 1) % 2 * nB * nH, nH),
-                cg_rows(adjoints + step * nB * (12 * nH), (12 * nH)));
+                cg_rows(reverse_d_h_in, nH));
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_2), nB, (int64_t)1,
                 cg_in(args->ts + step * ts_step, ts_row),
                 cg_rows(reverse_dt, 1));
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_3), nB, nH,
-                cg_in(adjoints + step * nB * (12 * nH), (12 * nH)),
+                cg_in(reverse_d_h_in, nH),
                 cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
                 cg_in(args->a, nH),
                 cg_in(args->tau, nH),
@@ -3548,67 +3675,98 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
                 cg_in(args->f_4 + step * nB * nH, nH),
                 cg_in(args->f_5 + step * nB * nH, nH),
                 cg_in(args->f_6 + step * nB * nH, nH),
-                cg_rows(reverse_h_1, nH),
-                cg_rows(reverse_h_2, nH),
-                cg_rows(reverse_h_3, nH),
-                cg_rows(reverse_h_4, nH),
-                cg_rows(adjoints + step * nB * (12 * nH) + nH, (12 * nH)));
+                cg_rows(adjoints + step * nB * (14 * nH), (14 * nH)),
+                cg_rows(adjoints + step * nB * (14 * nH) + nH, (14 * nH)),
+                cg_rows(adjoints + step * nB * (14 * nH) + 2 * nH, (14 * nH)),
+                cg_rows(adjoints + step * nB * (14 * nH) + 3 * nH, (14 * nH)),
+                cg_rows(adjoints + step * nB * (14 * nH) + 4 * nH, (14 * nH)),
+                cg_rows(reverse_d_a_terms, nH),
+                cg_rows(reverse_d_tau_terms, nH),
+                cg_rows(reverse_d_dt_terms, nH),
+                cg_rows(adjoints + step * nB * (14 * nH) + 5 * nH, (14 * nH)));
             /* d_f_6_pre @ [u.T] */
-            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + nH, (12 * nH), args->u, nH, reverse_4_sums, nH, 0);
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (14 * nH) + 5 * nH, (14 * nH), args->u, nH, reverse_4_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_4), nB, nH,
-                cg_in(adjoints + step * nB * (12 * nH), (12 * nH)),
+                cg_in(reverse_d_h_in, nH),
                 cg_in(reverse_4_sums, nH),
                 cg_in(args->a, nH),
                 cg_in(args->tau, nH),
                 cg_in(reverse_dt, 1),
-                cg_in(reverse_h_4, nH),
+                cg_in(adjoints + step * nB * (14 * nH) + 3 * nH, (14 * nH)),
                 cg_in(args->f_5 + step * nB * nH, nH),
                 cg_in(args->f_6 + step * nB * nH, nH),
-                cg_rows(adjoints + step * nB * (12 * nH) + 2 * nH, (12 * nH)),
-                cg_rows(adjoints + step * nB * (12 * nH) + 3 * nH, (12 * nH)));
+                cg_rows(reverse_d_h_5, nH),
+                cg_rows(reverse_d_a_terms_2, nH),
+                cg_rows(reverse_d_tau_terms_2, nH),
+                cg_rows(reverse_d_dt_terms_2, nH),
+                cg_rows(adjoints + step * nB * (14 * nH) + 6 * nH, (14 * nH)));
             /* d_f_5_pre @ [u.T] */
-            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + 3 * nH, (12 * nH), args->u, nH, reverse_5_sums, nH, 0);
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (14 * nH) + 6 * nH, (14 * nH), args->u, nH, reverse_5_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_5), nB, nH,
-                cg_in(adjoints + step * nB * (12 * nH) + 2 * nH, (12 * nH)),
+                cg_in(reverse_d_h_5, nH),
                 cg_in(reverse_5_sums, nH),
                 cg_in(args->a, nH),
                 cg_in(args->tau, nH),
                 cg_in(reverse_dt, 1),
-                cg_in(reverse_h_3, nH),
+                cg_in(adjoints + step * nB * (14 * nH) + 2 * nH, (14 * nH)),
                 cg_in(args->f_4 + step * nB * nH, nH),
                 cg_in(args->f_5 + step * nB * nH, nH),
-                cg_rows(adjoints + step * nB * (12 * nH) + 4 * nH, (12 * nH)),
-                cg_rows(adjoints + step * nB * (12 * nH) + 5 * nH, (12 * nH)));
+                cg_rows(reverse_d_h_4, nH),
+                cg_rows(reverse_d_a_terms_3, nH),
+                cg_rows(reverse_d_tau_terms_3, nH),
+                cg_rows(reverse_d_dt_terms_3, nH),
+                cg_rows(adjoints + step * nB * (14 * nH) + 7 * nH, (14 * nH)));
             /* d_f_4_pre @ [u.T] */
-            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + 5 * nH, (12 * nH), args->u, nH, reverse_6_sums, nH, 0);
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (14 * nH) + 7 * nH, (14 * nH), args->u, nH, reverse_6_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_6), nB, nH,
-                cg_in(adjoints + step * nB * (12 * nH) + 4 * nH, (12 * nH)),
+                cg_in(reverse_d_h_4, nH),
                 cg_in(reverse_6_sums, nH),
                 cg_in(args->a, nH),
                 cg_in(args->tau, nH),
                 cg_in(reverse_dt, 1),
-                cg_in(reverse_h_2, nH),
+                cg_in(adjoints + step * nB * (14 * nH) + nH, (14 * nH)),
                 cg_in(args->f_3 + step * nB * nH, nH),
                 cg_in(args->f_4 + step * nB * nH, nH),
-                cg_rows(adjoints + step * nB * (12 * nH) + 6 * nH, (12 * nH)),
-                cg_rows(adjoints + step * nB * (12 * nH) + 7 * nH, (12 * nH)));
+                cg_rows(reverse_d_h_3, nH),
+                cg_rows(reverse_d_a_terms_4, nH),
+                cg_rows(reverse_d_tau_terms_4, nH),
+                cg_rows(reverse_d_dt_terms_4, nH),
+                cg_rows(adjoints + step * nB * (14 * nH) + 8 * nH, (14 * nH)));
             /* d_f_3_pre @ [u.T] */
-            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + 7 * nH, (12 * nH), args->u, nH, reverse_7_sums, nH, 0);
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (14 * nH) + 8 * nH, (14 * nH), args->u, nH, reverse_7_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_7), nB, nH,
-                cg_in(adjoints + step * nB * (12 * nH) + 6 * nH, (12 * nH)),
+                cg_in(reverse_d_h_3, nH),
                 cg_in(reverse_7_sums, nH),
                 cg_in(args->a, nH),
                 cg_in(args->tau, nH),
                 cg_in(reverse_dt, 1),
-                cg_in(reverse_h_1, nH),
+                cg_in(adjoints + step * nB * (14 * nH), (14 * nH)),
                 cg_in(args->f_2 + step * nB * nH, nH),
                 cg_in(args->f_3 + step * nB * nH, nH),
-                cg_rows(adjoints + step * nB * (12 * nH) + 8 * nH, (12 * nH)),
-                cg_rows(adjoints + step * nB * (12 * nH) + 9 * nH, (12 * nH)));
+                cg_rows(reverse_d_h_2, nH),
+                cg_rows(reverse_d_a_terms_5, nH),
+                cg_rows(reverse_d_tau_terms_5, nH),
+                cg_rows(reverse_d_dt_terms_5, nH),
+                cg_rows(adjoints + step * nB * (14 * nH) + 9 * nH, (14 * nH)));
             /* d_f_2_pre @ [u.T] */
-            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + 9 * nH, (12 * nH), args->u, nH, reverse_8_sums, nH, 0);
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (14 * nH) + 9 * nH, (14 * nH), args->u, nH, reverse_8_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_8), nB, nH,
-                cg_in(adjoints + step * nB * (12 * nH) + 8 * nH, (12 * nH)),
+                cg_in(reverse_d_a_terms, nH),
+                cg_in(reverse_d_tau_terms, nH),
+                cg_in(reverse_d_dt_terms, nH),
+                cg_in(reverse_d_a_terms_2, nH),
+                cg_in(reverse_d_tau_terms_2, nH),
+                cg_in(reverse_d_dt_terms_2, nH),
+                cg_in(reverse_d_a_terms_3, nH),
+                cg_in(reverse_d_tau_terms_3, nH),
+                cg_in(reverse_d_dt_terms_3, nH),
+                cg_in(reverse_d_a_terms_4, nH),
+                cg_in(reverse_d_tau_terms_4, nH),
+                cg_in(reverse_d_dt_terms_4, nH),
+                cg_in(reverse_d_h_2, nH),
+                cg_in(reverse_d_a_terms_5, nH),
+                cg_in(reverse_d_tau_terms_5, nH),
+                cg_in(reverse_d_dt_terms_5, nH),
                 cg_in(reverse_8_sums, nH),
                 cg_in((guarded ? h_prev_before + step * nB * nH : step ? args->h + (step - 1) * h_step : args->h_prev), (guarded || step == 0 ? nH : h_row)),
                 cg_in(args->a, nH),
@@ -3616,12 +3774,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
                 cg_in(reverse_dt, 1),
                 cg_in(args->f_1 + step * nB * nH, nH),
                 cg_in(args->f_2 + step * nB * nH, nH),
-                cg_rows(adjoints + step * nB * (12 * nH) + 10 * nH, (12 * nH)),
-                cg_rows(adjoints + step * nB * (12 * nH) + 11 * nH, (12 * nH)));
+                cg_rows(reverse_d_h_1, nH),
+                cg_rows(adjoints + step * nB * (14 * nH) + 10 * nH, (14 * nH)),
+                cg_rows(adjoints + step * nB * (14 * nH) + 11 * nH, (14 * nH)),
+                cg_rows(adjoints + step * nB * (14 * nH) + 12 * nH, (14 * nH)),
+                cg_rows(adjoints + step * nB * (14 * nH) + 13 * nH, (14 * nH)));
             /* d_f_1_pre @ [u.T] */
-            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (12 * nH) + 11 * nH, (12 * nH), args->u, nH, reverse_9_sums, nH, 0);
+            cg_gemm_nt(&run, nB, nH, nH, adjoints + step * nB * (14 * nH) + 10 * nH, (14 * nH), args->u, nH, reverse_9_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_reverse_9), nB, nH,
-                cg_in(adjoints + step * nB * (12 * nH) + 10 * nH, (12 * nH)),
+                cg_in(reverse_d_h_1, nH),
                 cg_in(reverse_9_sums, nH),
                 cg_in(args->tau, nH),
                 cg_in(reverse_dt, 1),
@@ -3629,7 +3790,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
                 cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 6 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_leave_out(&run, nB, (12 * nH), adjoints + step * nB * (12 * nH), step_counts + step * nB);
+                cg_leave_out(&run, nB, (14 * nH), adjoints + step * nB * (14 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
@@ -3637,91 +3798,50 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_deferred_1), nT * nB, (int64_t)1,
-        cg_in(args->ts, 1),
-        cg_rows(deferred_dt, 1));
-    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(ltc_deferred_2), nT * nB, nH,
-        cg_in(adjoints, (12 * nH)),
-        cg_in(adjoints + nH, (12 * nH)),
-        cg_in(adjoints + 2 * nH, (12 * nH)),
-        cg_in(adjoints + 3 * nH, (12 * nH)),
-        cg_in(adjoints + 4 * nH, (12 * nH)),
-        cg_in(adjoints + 5 * nH, (12 * nH)),
-        cg_in(adjoints + 6 * nH, (12 * nH)),
-        cg_in(adjoints + 7 * nH, (12 * nH)),
-        cg_in(adjoints + 8 * nH, (12 * nH)),
-        cg_in(adjoints + 9 * nH, (12 * nH)),
-        cg_in(adjoints + 10 * nH, (12 * nH)),
-        cg_in(adjoints + 11 * nH, (12 * nH)),
-        cg_in((guarded ? h_prev_before : args->h_prev), nH),
-        cg_in((guarded ? h_prev_before + nB * nH : args->h), nH),
-        cg_in(args->a, nH),
-        cg_in(args->tau, nH),
-        cg_in(deferred_dt, 1),
-        cg_in(args->f_1, nH),
-        cg_in(args->f_2, nH),
-        cg_in(args->f_3, nH),
-        cg_in(args->f_4, nH),
-        cg_in(args->f_5, nH),
-        cg_in(args->f_6, nH),
-        nB,
-        cg_rows(deferred_h_1, nH),
-        cg_rows(deferred_h_2, nH),
-        cg_rows(deferred_h_3, nH),
-        cg_rows(deferred_h_4, nH),
-        cg_rows(deferred_h_5, nH),
+    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(ltc_deferred_1), nT * nB, nH,
+        cg_in(adjoints + 5 * nH, (14 * nH)),
+        cg_in(adjoints + 6 * nH, (14 * nH)),
+        cg_in(adjoints + 7 * nH, (14 * nH)),
+        cg_in(adjoints + 8 * nH, (14 * nH)),
+        cg_in(adjoints + 9 * nH, (14 * nH)),
+        cg_in(adjoints + 10 * nH, (14 * nH)),
+        cg_in(adjoints + 11 * nH, (14 * nH)),
         cg_rows(deferred_d_drive, nH),
         cg_rows(deferred_d_dt, 1));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(ltc_deferred_2_over_rows), nT * nB, nH,
-        cg_in(adjoints, (12 * nH)),
-        cg_in(adjoints + nH, (12 * nH)),
-        cg_in(adjoints + 2 * nH, (12 * nH)),
-        cg_in(adjoints + 3 * nH, (12 * nH)),
-        cg_in(adjoints + 4 * nH, (12 * nH)),
-        cg_in(adjoints + 5 * nH, (12 * nH)),
-        cg_in(adjoints + 6 * nH, (12 * nH)),
-        cg_in(adjoints + 7 * nH, (12 * nH)),
-        cg_in(adjoints + 8 * nH, (12 * nH)),
-        cg_in(adjoints + 9 * nH, (12 * nH)),
-        cg_in(adjoints + 10 * nH, (12 * nH)),
-        cg_in(adjoints + 11 * nH, (12 * nH)),
-        cg_in((guarded ? h_prev_before : args->h_prev), nH),
-        cg_in((guarded ? h_prev_before + nB * nH : args->h), nH),
-        cg_in(args->a, nH),
-        cg_in(args->tau, nH),
-        cg_in(deferred_dt, 1),
-        cg_in(args->f_1, nH),
-        cg_in(args->f_2, nH),
-        cg_in(args->f_3, nH),
-        cg_in(args->f_4, nH),
-        cg_in(args->f_5, nH),
-        cg_in(args->f_6, nH),
-        nB,
-        ltc_deferred_2_over_rows_d_tau_chunks,
-        ltc_deferred_2_over_rows_d_a_chunks,
-        ltc_deferred_2_over_rows_d_b_chunks);
-    cg_add_chunks(&run, nT * nB, nH, ltc_deferred_2_over_rows_d_tau_chunks, cg_rows(args->d_tau, nH));
-    cg_add_chunks(&run, nT * nB, nH, ltc_deferred_2_over_rows_d_a_chunks, cg_rows(args->d_a, nH));
-    cg_add_chunks(&run, nT * nB, nH, ltc_deferred_2_over_rows_d_b_chunks, cg_rows(args->d_b, nH));
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(ltc_deferred_1_over_rows), nT * nB, nH,
+        cg_in(adjoints + 5 * nH, (14 * nH)),
+        cg_in(adjoints + 6 * nH, (14 * nH)),
+        cg_in(adjoints + 7 * nH, (14 * nH)),
+        cg_in(adjoints + 8 * nH, (14 * nH)),
+        cg_in(adjoints + 9 * nH, (14 * nH)),
+        cg_in(adjoints + 10 * nH, (14 * nH)),
+        cg_in(adjoints + 12 * nH, (14 * nH)),
+        cg_in(adjoints + 13 * nH, (14 * nH)),
+        ltc_deferred_1_over_rows_d_tau_chunks,
+        ltc_deferred_1_over_rows_d_a_chunks,
+        ltc_deferred_1_over_rows_d_b_chunks);
+    cg_add_chunks(&run, nT * nB, nH, ltc_deferred_1_over_rows_d_tau_chunks, cg_rows(args->d_tau, nH));
+    cg_add_chunks(&run, nT * nB, nH, ltc_deferred_1_over_rows_d_a_chunks, cg_rows(args->d_a, nH));
+    cg_add_chunks(&run, nT * nB, nH, ltc_deferred_1_over_rows_d_b_chunks, cg_rows(args->d_b, nH));
     /* d_u_1 = h_5.T @ d_f_6_pre */
-    cg_gemm_tn(&run, nH, nH, nT * nB, deferred_h_5, nH, adjoints + nH, (12 * nH), d_u_1_once, nH, 0);
+    cg_gemm_tn(&run, nH, nH, nT * nB, adjoints + 4 * nH, (14 * nH), adjoints + 5 * nH, (14 * nH), d_u_1_once, nH, 0);
     /* d_u_2 = h_4.T @ d_f_5_pre */
-    cg_gemm_tn(&run, nH, nH, nT * nB, deferred_h_4, nH, adjoints + 3 * nH, (12 * nH), d_u_2_once, nH, 0);
+    cg_gemm_tn(&run, nH, nH, nT * nB, adjoints + 3 * nH, (14 * nH), adjoints + 6 * nH, (14 * nH), d_u_2_once, nH, 0);
     /* d_u_3 = h_3.T @ d_f_4_pre */
-    cg_gemm_tn(&run, nH, nH, nT * nB, deferred_h_3, nH, adjoints + 5 * nH, (12 * nH), d_u_3_once, nH, 0);
+    cg_gemm_tn(&run, nH, nH, nT * nB, adjoints + 2 * nH, (14 * nH), adjoints + 7 * nH, (14 * nH), d_u_3_once, nH, 0);
     /* d_u_4 = h_2.T @ d_f_3_pre */
-    cg_gemm_tn(&run, nH, nH, nT * nB, deferred_h_2, nH, adjoints + 7 * nH, (12 * nH), d_u_4_once, nH, 0);
+    cg_gemm_tn(&run, nH, nH, nT * nB, adjoints + nH, (14 * nH), adjoints + 8 * nH, (14 * nH), d_u_4_once, nH, 0);
     /* d_u_5 = h_1.T @ d_f_2_pre */
-    cg_gemm_tn(&run, nH, nH, nT * nB, deferred_h_1, nH, adjoints + 9 * nH, (12 * nH), d_u_5_once, nH, 0);
+    cg_gemm_tn(&run, nH, nH, nT * nB, adjoints, (14 * nH), adjoints + 9 * nH, (14 * nH), d_u_5_once, nH, 0);
     /* d_u_6 = h_prev.T @ d_f_1_pre */
-    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 11 * nH, (12 * nH), d_u_6_once, nH, 0);
+    cg_gemm_tn(&run, nH, nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 10 * nH, (14 * nH), d_u_6_once, nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 11 * nH + nB * (12 * nH), (12 * nH), d_u_6_once, nH, 1);
+        cg_gemm_tn(&run, nH, nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 10 * nH + nB * (14 * nH), (14 * nH), d_u_6_once, nH, 1);
     /* d_w = x.T @ d_drive */
     cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, deferred_d_drive, nH, args->d_w, nH, 0);
     /* d_drive @ [w.T] */
     cg_gemm_nt(&run, nT * nB, nI, nH, deferred_d_drive, nH, args->w, nH, args->d_x, nI, 0);
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_deferred_11), nT * nB, (int64_t)1,
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_deferred_10), nT * nB, (int64_t)1,
         cg_in(deferred_d_dt, 1),
         cg_rows(args->d_ts, 1));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_sequence_backward_epilogue_1), nH, nH,

@@ -348,7 +348,7 @@ static void CELLGEN_NAME(min_lstm_sequence_forward_forward_1)(
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
+    const int64_t high = cellgen_tile_rows(3 * vectors);
     /* x @ [w_f, w_i, w_n] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -372,8 +372,8 @@ static void CELLGEN_NAME(min_lstm_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
             real *const tile = !memory->hoist ? here
                 : memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top) * slots) * width;
@@ -393,7 +393,7 @@ static void CELLGEN_NAME(min_lstm_sequence_forward_forward_1)(
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
                      memory->forward_1_panel_1 + block * (nI) * 3 * width, 3 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 3 * vectors)},
+                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 3 * vectors)},
                 };
                 cg_tile_of(rows, 3 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -976,7 +976,7 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_5)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_n @ [w_n.T]; d_i_pre @ [w_i.T]; d_f_pre @ [w_f.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1000,8 +1000,8 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_5)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1013,13 +1013,13 @@ static void CELLGEN_NAME(min_lstm_sequence_backward_deferred_5)(
                 const cg_term terms1[] = {
                     {nH, d_n_rows + top * (nH), nH, 1,
                      memory->deferred_5_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_5_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_5_panel_1, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_i_pre_rows + top * (nH), nH, 1,
                      memory->deferred_5_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_5_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_5_panel_2, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_f_pre_rows + top * (nH), nH, 1,
                      memory->deferred_5_panel_3 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_5_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_5_panel_3, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }

@@ -733,7 +733,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1)(
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
+    const int64_t high = cellgen_tile_rows(3 * vectors);
     /* x @ [w_h, w_t, w_c]; h_prev @ [r_h_1, r_t_1, r_c_1] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -766,8 +766,8 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -785,10 +785,10 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1)(
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
                      memory->forward_1_panel_1 + block * (nI) * 3 * width, 3 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 3 * vectors)},
+                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 3 * vectors)},
                     {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                      memory->forward_1_panel_2 + block * (nH) * 3 * width, 3 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 3 * vectors)},
+                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 3 * vectors)},
                 };
                 for (int64_t row = 0; row < rows && memory->hoist; ++row)
                     memcpy(tile + (row * slots + 0) * width,
@@ -910,7 +910,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2)(
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(3 * vectors));
+    const int64_t high = cellgen_tile_rows(3 * vectors);
     /* s_1 @ [r_h_2, r_t_2, r_c_2] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -934,8 +934,8 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -953,7 +953,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2)(
                 const cg_term terms1[] = {
                     {nH, s_1_rows + top * (nH), nH, 1,
                      memory->forward_2_panel_1 + block * (nH) * 3 * width, 3 * width,
-                     cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 3 * vectors)},
+                     cg_ahead(memory->forward_2_panel_1, block, next, tiles, nH, 3 * vectors)},
                 };
                 cg_tile_of(rows, 3 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -1506,7 +1506,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_c_2_pre @ [r_c_2.T]; d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1530,8 +1530,8 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1543,13 +1543,13 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2)(
                 const cg_term terms1[] = {
                     {nH, d_c_2_pre_rows + top * (nH), nH, 1,
                      memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_t_2_pre_rows + top * (nH), nH, 1,
                      memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_q_2_pre_rows + top * (nH), nH, 1,
                      memory->reverse_2_panel_3 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_2_panel_3, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }
@@ -1648,7 +1648,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_c_1_pre @ [r_c_1.T]; d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1672,8 +1672,8 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1685,13 +1685,13 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3)(
                 const cg_term terms1[] = {
                     {nH, d_c_1_pre_rows + top * (nH), nH, 1,
                      memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_t_1_pre_rows + top * (nH), nH, 1,
                      memory->reverse_3_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_3_panel_2, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_q_1_pre_rows + top * (nH), nH, 1,
                      memory->reverse_3_panel_3 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_3_panel_3, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }
@@ -2007,7 +2007,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_11)
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_c_1_pre @ [w_c.T]; d_t_1_pre @ [w_t.T]; d_q_1_pre @ [w_h.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -2031,8 +2031,8 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_11)
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -2044,13 +2044,13 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_11)
                 const cg_term terms1[] = {
                     {nH, d_c_1_pre_rows + top * (nH), nH, 1,
                      memory->deferred_11_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_11_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_11_panel_1, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_t_1_pre_rows + top * (nH), nH, 1,
                      memory->deferred_11_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_11_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_11_panel_2, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_q_1_pre_rows + top * (nH), nH, 1,
                      memory->deferred_11_panel_3 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_11_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_11_panel_3, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }

@@ -796,7 +796,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
+    const int64_t high = cellgen_tile_rows(2 * vectors);
     /* x @ [w_h, w_t]; h_prev @ [r_h_1, r_t_1] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -823,8 +823,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -839,10 +839,10 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
                      memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 2 * vectors)},
+                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 2 * vectors)},
                     {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                      memory->forward_1_panel_2 + block * (nH) * 2 * width, 2 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 2 * vectors)},
+                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 2 * vectors)},
                 };
                 for (int64_t row = 0; row < rows && memory->hoist; ++row)
                     memcpy(tile + (row * slots + 0) * width,
@@ -946,7 +946,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
+    const int64_t high = cellgen_tile_rows(2 * vectors);
     /* s_1 @ [r_h_2, r_t_2] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -967,8 +967,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -983,7 +983,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
                 const cg_term terms1[] = {
                     {nH, s_1_rows + top * (nH), nH, 1,
                      memory->forward_2_panel_1 + block * (nH) * 2 * width, 2 * width,
-                     cg_ahead(memory->forward_2_panel_1, block, next, (top - row_begin) / high, nH, 2 * vectors)},
+                     cg_ahead(memory->forward_2_panel_1, block, next, tiles, nH, 2 * vectors)},
                 };
                 cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -1063,7 +1063,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
+    const int64_t high = cellgen_tile_rows(2 * vectors);
     /* s_2 @ [r_h_3, r_t_3] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1084,8 +1084,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1100,7 +1100,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
                 const cg_term terms1[] = {
                     {nH, s_2_rows + top * (nH), nH, 1,
                      memory->forward_3_panel_1 + block * (nH) * 2 * width, 2 * width,
-                     cg_ahead(memory->forward_3_panel_1, block, next, (top - row_begin) / high, nH, 2 * vectors)},
+                     cg_ahead(memory->forward_3_panel_1, block, next, tiles, nH, 2 * vectors)},
                 };
                 cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -1508,7 +1508,8 @@ typedef struct {
     real *deferred_10_panel_1; /* packed weights */
     real *deferred_10_panel_2; /* packed weights */
     real *reverse_d_h_in; /* of one step */
-    real *reverse_s_1; /* of one step */
+    real *s_1_time; /* kept for a chunk of steps */
+    real *s_2_time; /* kept for a chunk of steps */
     real *d_t_3_pre_time; /* kept for a chunk of steps */
     real *d_q_3_pre_time; /* kept for a chunk of steps */
     real *reverse_d_s_2; /* of one step */
@@ -1520,8 +1521,6 @@ typedef struct {
     real *d_q_1_pre_time; /* kept for a chunk of steps */
     real *reverse_3_whole; /* products of one step */
     real *reverse_4_whole; /* products of one step */
-    real *deferred_s_1; /* of a chunk */
-    real *deferred_s_2; /* of a chunk */
     real *deferred_10_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
@@ -1558,7 +1557,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1)(
     const real *q_3_rows = memory->args->q_3 + step * nB * nH;
     const real *t_3_rows = memory->args->t_3 + step * nB * nH;
     real *d_h_in_rows = memory->reverse_d_h_in;
-    real *s_1_rows = memory->reverse_s_1;
+    real *s_1_rows = memory->s_1_time + step % memory->chunk_steps * nB * nH;
+    real *s_2_rows = memory->s_2_time + step % memory->chunk_steps * nB * nH;
     real *d_t_3_pre_rows = memory->d_t_3_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_q_3_pre_rows = memory->d_q_3_pre_time + step % memory->chunk_steps * nB * nH;
 
@@ -1583,6 +1583,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1)(
         const real *t_3_row = t_3_rows + row * nH + first;
         real *d_h_in_row = d_h_in_rows + row * nH + first;
         real *s_1_row = s_1_rows + row * nH + first;
+        real *s_2_row = s_2_rows + row * nH + first;
         real *d_t_3_pre_row = d_t_3_pre_rows + row * nH + first;
         real *d_q_3_pre_row = d_q_3_pre_rows + row * nH + first;
         CELLGEN_VECTORIZE
@@ -1601,6 +1602,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1)(
             const real s_1 = h_prev * (1 - t_1) + q_1 * t_1;
             s_1_row[unit] = s_1;
             const real s_2 = s_1 * (1 - t_2) + q_2 * t_2;
+            s_2_row[unit] = s_2;
             const real d_t_3 = d_h_in * (q_3 - s_2);
             d_t_3_pre_row[unit] = d_t_3 * (1 - t_3) * t_3;
             const real d_q_3 = d_h_in * t_3;
@@ -1621,7 +1623,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
     const real *d_t_3_pre_rows = memory->d_t_3_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_q_3_pre_rows = memory->d_q_3_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_h_in_rows = memory->reverse_d_h_in;
-    const real *s_1_rows = memory->reverse_s_1;
+    const real *s_1_rows = memory->s_1_time + step % memory->chunk_steps * nB * nH;
     const real *q_2_rows = memory->args->q_2 + step * nB * nH;
     const real *t_2_rows = memory->args->t_2 + step * nB * nH;
     const real *t_3_rows = memory->args->t_3 + step * nB * nH;
@@ -1632,7 +1634,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_t_3_pre @ [r_t_3.T]; d_q_3_pre @ [r_h_3.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1653,8 +1655,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1666,10 +1668,10 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
                 const cg_term terms1[] = {
                     {nH, d_t_3_pre_rows + top * (nH), nH, 1,
                      memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_q_3_pre_rows + top * (nH), nH, 1,
                      memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
@@ -1762,7 +1764,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1783,8 +1785,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1796,10 +1798,10 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)(
                 const cg_term terms1[] = {
                     {nH, d_t_2_pre_rows + top * (nH), nH, 1,
                      memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_q_2_pre_rows + top * (nH), nH, 1,
                      memory->reverse_3_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_3_panel_2, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
@@ -1885,7 +1887,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1906,8 +1908,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1919,10 +1921,10 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)(
                 const cg_term terms1[] = {
                     {nH, d_t_1_pre_rows + top * (nH), nH, 1,
                      memory->reverse_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_4_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_4_panel_1, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_q_1_pre_rows + top * (nH), nH, 1,
                      memory->reverse_4_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_4_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_4_panel_2, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
@@ -1975,15 +1977,6 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_1)(
     const real *d_q_2_pre_rows = memory->d_q_2_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_t_1_pre_rows = memory->d_t_1_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_q_1_pre_rows = memory->d_q_1_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *q_1_rows = memory->args->q_1 + step * nB * nH;
-    const real *t_1_rows = memory->args->t_1 + step * nB * nH;
-    const real *q_2_rows = memory->args->q_2 + step * nB * nH;
-    const real *t_2_rows = memory->args->t_2 + step * nB * nH;
-    real *s_1_rows = memory->deferred_s_1;
-    real *s_2_rows = memory->deferred_s_2;
     real *d_b_t_3_rows = memory->args->d_b_t_3;
     real *d_b_t_2_rows = memory->args->d_b_t_2;
     real *d_b_t_1_rows = memory->args->d_b_t_1;
@@ -1993,9 +1986,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_1)(
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* s_1 = h_prev * (1 - t_1) + q_1 * t_1
-     * s_2 = s_1 * (1 - t_2) + q_2 * t_2
-     * d_b_t_3 = sum(d_t_3_pre -> (H,))
+    /* d_b_t_3 = sum(d_t_3_pre -> (H,))
      * d_b_t_2 = sum(d_t_2_pre -> (H,))
      * d_b_t_1 = sum(d_t_1_pre -> (H,))
      * d_b_h_3 = sum(d_q_3_pre -> (H,))
@@ -2015,13 +2006,6 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_1)(
         const real *d_q_2_pre_row = d_q_2_pre_rows + row * nH + first;
         const real *d_t_1_pre_row = d_t_1_pre_rows + row * nH + first;
         const real *d_q_1_pre_row = d_q_1_pre_rows + row * nH + first;
-        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-        const real *q_1_row = q_1_rows + row * nH + first;
-        const real *t_1_row = t_1_rows + row * nH + first;
-        const real *q_2_row = q_2_rows + row * nH + first;
-        const real *t_2_row = t_2_rows + row * nH + first;
-        real *s_1_row = s_1_rows + row * nH + first;
-        real *s_2_row = s_2_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_t_3_pre = d_t_3_pre_row[unit];
@@ -2030,14 +2014,6 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_1)(
             const real d_q_2_pre = d_q_2_pre_row[unit];
             const real d_t_1_pre = d_t_1_pre_row[unit];
             const real d_q_1_pre = d_q_1_pre_row[unit];
-            const real h_prev = h_prev_row[unit];
-            const real q_1 = q_1_row[unit];
-            const real t_1 = t_1_row[unit];
-            const real q_2 = q_2_row[unit];
-            const real t_2 = t_2_row[unit];
-            const real s_1 = h_prev * (1 - t_1) + q_1 * t_1;
-            s_1_row[unit] = s_1;
-            s_2_row[unit] = s_1 * (1 - t_2) + q_2 * t_2;
             d_b_t_3_row[unit] += d_t_3_pre;
             d_b_t_2_row[unit] += d_t_2_pre;
             d_b_t_1_row[unit] += d_t_1_pre;
@@ -2057,7 +2033,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *s_2_rows = memory->deferred_s_2;
+    const real *s_2_rows = memory->s_2_time + step % memory->chunk_steps * nB * nH;
     const real *d_t_3_pre_rows = memory->d_t_3_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_r_t_3_rows = memory->args->d_r_t_3;
 
@@ -2076,7 +2052,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_3)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *s_1_rows = memory->deferred_s_1;
+    const real *s_1_rows = memory->s_1_time + step % memory->chunk_steps * nB * nH;
     const real *d_t_2_pre_rows = memory->d_t_2_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_r_t_2_rows = memory->args->d_r_t_2;
 
@@ -2136,7 +2112,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_6)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *s_2_rows = memory->deferred_s_2;
+    const real *s_2_rows = memory->s_2_time + step % memory->chunk_steps * nB * nH;
     const real *d_q_3_pre_rows = memory->d_q_3_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_r_h_3_rows = memory->args->d_r_h_3;
 
@@ -2155,7 +2131,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_7)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *s_1_rows = memory->deferred_s_1;
+    const real *s_1_rows = memory->s_1_time + step % memory->chunk_steps * nB * nH;
     const real *d_q_2_pre_rows = memory->d_q_2_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_r_h_2_rows = memory->args->d_r_h_2;
 
@@ -2223,7 +2199,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_t_1_pre @ [w_t.T]; d_q_1_pre @ [w_h.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -2244,8 +2220,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -2257,10 +2233,10 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(
                 const cg_term terms1[] = {
                     {nH, d_t_1_pre_rows + top * (nH), nH, 1,
                      memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_10_panel_1, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_q_1_pre_rows + top * (nH), nH, 1,
                      memory->deferred_10_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_10_panel_2, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
@@ -2325,6 +2301,8 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_settle)(
                     passed[unit] += given.rows[step * given.step + row * given.row + unit];
             }
         }
+        if (!counts) cg_copy_row(memory->s_1_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
+        if (!counts) cg_copy_row(memory->s_2_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_t_3_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_q_3_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
         if (!counts) cg_copy_row(memory->d_t_2_pre_time + (step % memory->chunk_steps * nB + row) * nH, 0, nH);
@@ -2367,28 +2345,18 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred)(
         cellgen_team_barrier(memory->team, thread);
     }
     CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
         CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
     else
         CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
-    cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);
@@ -2532,7 +2500,8 @@ static int64_t CELLGEN_NAME(recurrent_highway_3_sequence_backward_place)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)chunk_rows, (void)window_rows;
     (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->reverse_d_h_in, real, 1, nB * nH);
-    CELLGEN_PLACE(memory->reverse_s_1, real, 1, nB * nH);
+    CELLGEN_PLACE(memory->s_1_time, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->s_2_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_t_3_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_q_3_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_d_s_2, real, 1, nB * nH);
@@ -2544,8 +2513,6 @@ static int64_t CELLGEN_NAME(recurrent_highway_3_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_q_1_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->reverse_4_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->deferred_s_1, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_s_2, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_10_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);

@@ -1450,7 +1450,8 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_1)(
     cellgen_rows<const store> q_3_rows,
     cellgen_rows<const store> t_3_rows,
     cellgen_rows<real> d_h_in_rows,
-    cellgen_rows<real> s_1_rows,
+    cellgen_rows<store> s_1_rows,
+    cellgen_rows<store> s_2_rows,
     cellgen_rows<store> d_t_3_pre_rows,
     cellgen_rows<store> d_q_3_pre_rows)
 {
@@ -1470,6 +1471,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_1)(
     const real s_1 = h_prev * (1 - t_1) + q_1 * t_1;
     cg_store(s_1_rows, row, unit, s_1);
     const real s_2 = s_1 * (1 - t_2) + q_2 * t_2;
+    cg_store(s_2_rows, row, unit, s_2);
     const real d_t_3 = d_h_in * (q_3 - s_2);
     const real d_t_3_pre = d_t_3 * (1 - t_3) * t_3;
     cg_store(d_t_3_pre_rows, row, unit, d_t_3_pre);
@@ -1488,7 +1490,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_2)(
     int64_t units,
     cellgen_rows<const real> d_h_in_rows,
     cellgen_rows<const real> d_s_2_1_d_q_3_pre_rows,
-    cellgen_rows<const real> s_1_rows,
+    cellgen_rows<const store> s_1_rows,
     cellgen_rows<const store> q_2_rows,
     cellgen_rows<const store> t_2_rows,
     cellgen_rows<const store> t_3_rows,
@@ -1568,34 +1570,6 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_4)(
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
-/* s_1 = h_prev * (1 - t_1) + q_1 * t_1
- * s_2 = s_1 * (1 - t_2) + q_2 * t_2 */
-__global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_deferred_1)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> h_prev_initial,
-    cellgen_rows<const store> h_prev_rows,
-    cellgen_rows<const store> q_1_rows,
-    cellgen_rows<const store> t_1_rows,
-    cellgen_rows<const store> q_2_rows,
-    cellgen_rows<const store> t_2_rows,
-    int64_t nB,
-    cellgen_rows<store> s_1_rows,
-    cellgen_rows<store> s_2_rows)
-{
-    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
-    if (row >= rows || unit >= units) return;
-    const real h_prev = cg_load_previous(h_prev_initial, h_prev_rows, row, unit, nB);
-    const real q_1 = cg_load(q_1_rows, row, unit);
-    const real t_1 = cg_load(t_1_rows, row, unit);
-    const real q_2 = cg_load(q_2_rows, row, unit);
-    const real t_2 = cg_load(t_2_rows, row, unit);
-    const real s_1 = h_prev * (1 - t_1) + q_1 * t_1;
-    cg_store(s_1_rows, row, unit, s_1);
-    const real s_2 = s_1 * (1 - t_2) + q_2 * t_2;
-    cg_store(s_2_rows, row, unit, s_2);
-}
-
 /* d_b_t_3 = sum(d_t_3_pre -> (H,))
  * d_b_t_2 = sum(d_t_2_pre -> (H,))
  * d_b_t_1 = sum(d_t_1_pre -> (H,))
@@ -1661,7 +1635,6 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
     store *adjoints,
     real *d_h_prev_pair,
     real *reverse_d_h_in,
-    real *reverse_s_1,
     real *reverse_2_sums,
     store *reverse_2_weights_1,
     real *reverse_d_s_2,
@@ -1711,9 +1684,10 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
             const cellgen_rows<const store> q_3_rows = cg_in(args->q_3 + step * nB * nH, nH);
             const cellgen_rows<const store> t_3_rows = cg_in(args->t_3 + step * nB * nH, nH);
             const cellgen_rows<real> d_h_in_rows = cg_rows(reverse_d_h_in, nH);
-            const cellgen_rows<real> s_1_rows = cg_rows(reverse_s_1, nH);
-            const cellgen_rows<store> d_t_3_pre_rows = cg_rows(adjoints + step * nB * (6 * nH), (6 * nH));
-            const cellgen_rows<store> d_q_3_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH));
+            const cellgen_rows<store> s_1_rows = cg_rows(adjoints + step * nB * (8 * nH), (8 * nH));
+            const cellgen_rows<store> s_2_rows = cg_rows(adjoints + step * nB * (8 * nH) + nH, (8 * nH));
+            const cellgen_rows<store> d_t_3_pre_rows = cg_rows(adjoints + step * nB * (8 * nH) + 2 * nH, (8 * nH));
+            const cellgen_rows<store> d_q_3_pre_rows = cg_rows(adjoints + step * nB * (8 * nH) + 3 * nH, (8 * nH));
             const real d_h = cg_load_or_zero(d_h_rows, row, unit);
             const real d_h_next = cg_load(d_h_next_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
@@ -1728,6 +1702,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
             const real s_1 = h_prev * (1 - t_1) + q_1 * t_1;
             cg_store(s_1_rows, row, unit, s_1);
             const real s_2 = s_1 * (1 - t_2) + q_2 * t_2;
+            cg_store(s_2_rows, row, unit, s_2);
             const real d_t_3 = d_h_in * (q_3 - s_2);
             const real d_t_3_pre = d_t_3 * (1 - t_3) * t_3;
             cg_store(d_t_3_pre_rows, row, unit, d_t_3_pre);
@@ -1737,7 +1712,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
 }
         __syncthreads();
         /* d_t_3_pre @ [r_t_3.T]; d_q_3_pre @ [r_h_3.T] */
-        way::template product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH), (6 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
+        way::template product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (8 * nH) + 2 * nH, (8 * nH)), shared_1, cg_rows(reverse_2_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre
@@ -1747,13 +1722,13 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
              * d_q_2_pre = d_q_2 * (1 - q_2**2) */
             const cellgen_rows<const real> d_h_in_rows = cg_in(reverse_d_h_in, nH);
             const cellgen_rows<const real> d_s_2_1_d_q_3_pre_rows = cg_in(reverse_2_sums, nH);
-            const cellgen_rows<const real> s_1_rows = cg_in(reverse_s_1, nH);
+            const cellgen_rows<const store> s_1_rows = cg_in(adjoints + step * nB * (8 * nH), (8 * nH));
             const cellgen_rows<const store> q_2_rows = cg_in(args->q_2 + step * nB * nH, nH);
             const cellgen_rows<const store> t_2_rows = cg_in(args->t_2 + step * nB * nH, nH);
             const cellgen_rows<const store> t_3_rows = cg_in(args->t_3 + step * nB * nH, nH);
             const cellgen_rows<real> d_s_2_rows = cg_rows(reverse_d_s_2, nH);
-            const cellgen_rows<store> d_t_2_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH));
-            const cellgen_rows<store> d_q_2_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH));
+            const cellgen_rows<store> d_t_2_pre_rows = cg_rows(adjoints + step * nB * (8 * nH) + 4 * nH, (8 * nH));
+            const cellgen_rows<store> d_q_2_pre_rows = cg_rows(adjoints + step * nB * (8 * nH) + 5 * nH, (8 * nH));
             const real d_h_in = cg_load(d_h_in_rows, row, unit);
             const real d_s_2_1_d_q_3_pre = cg_load(d_s_2_1_d_q_3_pre_rows, row, unit);
             const real s_1 = cg_load(s_1_rows, row, unit);
@@ -1771,7 +1746,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
 }
         __syncthreads();
         /* d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
-        way::template product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
+        way::template product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (8 * nH) + 4 * nH, (8 * nH)), shared_2, cg_rows(reverse_3_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_s_1 = d_s_2 * (1 - t_2) + d_s_1_1_d_q_2_pre
@@ -1786,8 +1761,8 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
             const cellgen_rows<const store> t_1_rows = cg_in(args->t_1 + step * nB * nH, nH);
             const cellgen_rows<const store> t_2_rows = cg_in(args->t_2 + step * nB * nH, nH);
             const cellgen_rows<real> d_s_1_rows = cg_rows(reverse_d_s_1, nH);
-            const cellgen_rows<store> d_t_1_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH));
-            const cellgen_rows<store> d_q_1_pre_rows = cg_rows(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH));
+            const cellgen_rows<store> d_t_1_pre_rows = cg_rows(adjoints + step * nB * (8 * nH) + 6 * nH, (8 * nH));
+            const cellgen_rows<store> d_q_1_pre_rows = cg_rows(adjoints + step * nB * (8 * nH) + 7 * nH, (8 * nH));
             const real d_s_2 = cg_load(d_s_2_rows, row, unit);
             const real d_s_1_1_d_q_2_pre = cg_load(d_s_1_1_d_q_2_pre_rows, row, unit);
             const real h_prev = cg_load(h_prev_rows, row, unit);
@@ -1805,7 +1780,7 @@ __global__ void CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)(
 }
         __syncthreads();
         /* d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
-        way::template product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)), shared_3, cg_rows(reverse_4_sums, nH), nH, 0);
+        way::template product<1>(top, rows, nH, 2 * nH, cg_in(adjoints + step * nB * (8 * nH) + 6 * nH, (8 * nH)), shared_3, cg_rows(reverse_4_sums, nH), nH, 0);
         for (typename way::walk my(rows, nH); my.more(); my.next()) {
             const int64_t row = top + my.row, unit = my.unit;
             /* d_h_prev = d_s_1 * (1 - t_1) + d_h_prev_1_d_q_1_pre */
@@ -1852,11 +1827,10 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_bac
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(3, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store)
-         + CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store)
+         + CELLGEN_CUDA_BYTES(nT * nB * (8 * nH), store)
          + CELLGEN_CUDA_BYTES(2 * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
-         + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES((2 * nH) * nH, store)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
@@ -1864,8 +1838,6 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_bac
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES(nB * nH, real)
          + CELLGEN_CUDA_BYTES((2 * nH) * nH, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
-         + CELLGEN_CUDA_BYTES(nT * nB * nH, store)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
@@ -1942,12 +1914,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
     store *const h_prev_before = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB * nH), store);
     store *const adjoints = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * (6 * nH), store);
+    memory += CELLGEN_CUDA_BYTES(nT * nB * (8 * nH), store);
     real *const d_h_prev_pair = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(2 * nB * nH, real);
     real *const reverse_d_h_in = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nB * nH, real);
-    real *const reverse_s_1 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     real *const reverse_2_sums = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
@@ -1965,10 +1935,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
     memory += CELLGEN_CUDA_BYTES(nB * nH, real);
     store *const reverse_4_weights_1 = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES((2 * nH) * nH, store);
-    store *const deferred_s_1 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
-    store *const deferred_s_2 = (store *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
     real *const recurrent_highway_3_deferred_1_over_rows = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const recurrent_highway_3_deferred_1_over_rows_2 = (real *)(void *)memory;
@@ -2042,9 +2008,9 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
     cellgen_blocks blocks;
     const int way = guarded ? CELLGEN_ONE_BY_ONE : cellgen_choose_blocks<store>(&run, args->tier, nT, nB, 1, cellgen_larger(0, nH), (2 * nH) * 1 * nH + (2 * nH) * 1 * nH + (2 * nH) * 1 * nH, cellgen_by_fragment::held(1, nH, 2 * nH) + cellgen_by_fragment::held(1, nH, 2 * nH) + cellgen_by_fragment::held(1, nH, 2 * nH), 7, &blocks);
     if (way == CELLGEN_BY_FRAGMENT) { /* a block takes rows through all steps, with matrix units */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_s_1, reverse_2_sums, reverse_2_weights_1, reverse_d_s_2, reverse_3_sums, reverse_3_weights_1, reverse_d_s_1, reverse_4_sums, reverse_4_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)<cellgen_matrix_units<store>::way>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1, reverse_d_s_2, reverse_3_sums, reverse_3_weights_1, reverse_d_s_1, reverse_4_sums, reverse_4_weights_1);
     } else if (way == CELLGEN_BY_THREAD) { /* without them */
-        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_s_1, reverse_2_sums, reverse_2_weights_1, reverse_d_s_2, reverse_3_sums, reverse_3_weights_1, reverse_d_s_1, reverse_4_sums, reverse_4_weights_1);
+        CELLGEN_IN_BLOCKS(&run, (CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_block)<cellgen_by_thread>), blocks, nT, nB, nI, nH, *args, adjoints, d_h_prev_pair, reverse_d_h_in, reverse_2_sums, reverse_2_weights_1, reverse_d_s_2, reverse_3_sums, reverse_3_weights_1, reverse_d_s_1, reverse_4_sums, reverse_4_weights_1);
     } else {
         for (int64_t step = nT - 1; step >= 0; --step) {
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_1), nB, nH,
@@ -2058,23 +2024,24 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
                 cg_in(args->q_3 + step * nB * nH, nH),
                 cg_in(args->t_3 + step * nB * nH, nH),
                 cg_rows(reverse_d_h_in, nH),
-                cg_rows(reverse_s_1, nH),
-                cg_rows(adjoints + step * nB * (6 * nH), (6 * nH)),
-                cg_rows(adjoints + step * nB * (6 * nH) + nH, (6 * nH)));
+                cg_rows(adjoints + step * nB * (8 * nH), (8 * nH)),
+                cg_rows(adjoints + step * nB * (8 * nH) + nH, (8 * nH)),
+                cg_rows(adjoints + step * nB * (8 * nH) + 2 * nH, (8 * nH)),
+                cg_rows(adjoints + step * nB * (8 * nH) + 3 * nH, (8 * nH)));
             /* d_t_3_pre @ [r_t_3.T]; d_q_3_pre @ [r_h_3.T] */
-            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (6 * nH), (6 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
+            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (8 * nH) + 2 * nH, (8 * nH), reverse_2_weights_1, nH, reverse_2_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_2), nB, nH,
                 cg_in(reverse_d_h_in, nH),
                 cg_in(reverse_2_sums, nH),
-                cg_in(reverse_s_1, nH),
+                cg_in(adjoints + step * nB * (8 * nH), (8 * nH)),
                 cg_in(args->q_2 + step * nB * nH, nH),
                 cg_in(args->t_2 + step * nB * nH, nH),
                 cg_in(args->t_3 + step * nB * nH, nH),
                 cg_rows(reverse_d_s_2, nH),
-                cg_rows(adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH)),
-                cg_rows(adjoints + step * nB * (6 * nH) + 3 * nH, (6 * nH)));
+                cg_rows(adjoints + step * nB * (8 * nH) + 4 * nH, (8 * nH)),
+                cg_rows(adjoints + step * nB * (8 * nH) + 5 * nH, (8 * nH)));
             /* d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
-            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (6 * nH) + 2 * nH, (6 * nH), reverse_3_weights_1, nH, reverse_3_sums, nH, 0);
+            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (8 * nH) + 4 * nH, (8 * nH), reverse_3_weights_1, nH, reverse_3_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_3), nB, nH,
                 cg_in(reverse_d_s_2, nH),
                 cg_in(reverse_3_sums, nH),
@@ -2083,10 +2050,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
                 cg_in(args->t_1 + step * nB * nH, nH),
                 cg_in(args->t_2 + step * nB * nH, nH),
                 cg_rows(reverse_d_s_1, nH),
-                cg_rows(adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH)),
-                cg_rows(adjoints + step * nB * (6 * nH) + 5 * nH, (6 * nH)));
+                cg_rows(adjoints + step * nB * (8 * nH) + 6 * nH, (8 * nH)),
+                cg_rows(adjoints + step * nB * (8 * nH) + 7 * nH, (8 * nH)));
             /* d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
-            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (6 * nH) + 4 * nH, (6 * nH), reverse_4_weights_1, nH, reverse_4_sums, nH, 0);
+            cg_gemm_nn(&run, nB, nH, 2 * nH, adjoints + step * nB * (8 * nH) + 6 * nH, (8 * nH), reverse_4_weights_1, nH, reverse_4_sums, nH, 0);
             CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_reverse_4), nB, nH,
                 cg_in(reverse_d_s_1, nH),
                 cg_in(reverse_4_sums, nH),
@@ -2094,7 +2061,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
                 cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
             if (guarded) {
                 cg_settle_gradient(&run, nB, nH, d_h_prev_pair + step % 2 * nB * nH, d_h_prev_pair + (step + 1) % 2 * nB * nH, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse ? nT - 1 - step : step, step_counts + step * nB, step_fresh + step * nB);
-                cg_leave_out(&run, nB, (6 * nH), adjoints + step * nB * (6 * nH), step_counts + step * nB);
+                cg_leave_out(&run, nB, (8 * nH), adjoints + step * nB * (8 * nH), step_counts + step * nB);
             }
             if (cellgen_cuts(args->window, step)) {
                 cg_clear(&run, nB, nH, cg_rows(d_h_prev_pair + step % 2 * nB * nH, nH));
@@ -2102,23 +2069,13 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_deferred_1), nT * nB, nH,
-        cg_in((guarded ? h_prev_before : args->h_prev), nH),
-        cg_in((guarded ? h_prev_before + nB * nH : args->h), nH),
-        cg_in(args->q_1, nH),
-        cg_in(args->t_1, nH),
-        cg_in(args->q_2, nH),
-        cg_in(args->t_2, nH),
-        nB,
-        cg_rows(deferred_s_1, nH),
-        cg_rows(deferred_s_2, nH));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(recurrent_highway_3_deferred_1_over_rows), nT * nB, nH,
-        cg_in(adjoints, (6 * nH)),
-        cg_in(adjoints + nH, (6 * nH)),
-        cg_in(adjoints + 2 * nH, (6 * nH)),
-        cg_in(adjoints + 3 * nH, (6 * nH)),
-        cg_in(adjoints + 4 * nH, (6 * nH)),
-        cg_in(adjoints + 5 * nH, (6 * nH)),
+        cg_in(adjoints + 2 * nH, (8 * nH)),
+        cg_in(adjoints + 3 * nH, (8 * nH)),
+        cg_in(adjoints + 4 * nH, (8 * nH)),
+        cg_in(adjoints + 5 * nH, (8 * nH)),
+        cg_in(adjoints + 6 * nH, (8 * nH)),
+        cg_in(adjoints + 7 * nH, (8 * nH)),
         recurrent_highway_3_deferred_1_over_rows,
         recurrent_highway_3_deferred_1_over_rows_2,
         recurrent_highway_3_deferred_1_over_rows_3,
@@ -2132,25 +2089,25 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(recurrent_highway_3_cuda_sequence_backwar
     cg_add_chunks(&run, nT * nB, nH, recurrent_highway_3_deferred_1_over_rows_5, cg_rows(args->d_b_h_2, nH));
     cg_add_chunks(&run, nT * nB, nH, recurrent_highway_3_deferred_1_over_rows_6, cg_rows(args->d_b_h_1, nH));
     /* d_r_t_3 = s_2.T @ d_t_3_pre; d_r_h_3 = s_2.T @ d_q_3_pre */
-    cg_gemm_tn(&run, nH, 2 * nH, nT * nB, deferred_s_2, nH, adjoints, (6 * nH), s_2_products, 2 * nH, 0);
+    cg_gemm_tn(&run, nH, 2 * nH, nT * nB, adjoints + nH, (8 * nH), adjoints + 2 * nH, (8 * nH), s_2_products, 2 * nH, 0);
     cg_copy(&run, nH, nH, cg_rows(args->d_r_t_3, nH), cg_in(s_2_products, 2 * nH));
     cg_copy(&run, nH, nH, cg_rows(args->d_r_h_3, nH), cg_in(s_2_products + nH, 2 * nH));
     /* d_r_t_2 = s_1.T @ d_t_2_pre; d_r_h_2 = s_1.T @ d_q_2_pre */
-    cg_gemm_tn(&run, nH, 2 * nH, nT * nB, deferred_s_1, nH, adjoints + 2 * nH, (6 * nH), s_1_products, 2 * nH, 0);
+    cg_gemm_tn(&run, nH, 2 * nH, nT * nB, adjoints, (8 * nH), adjoints + 4 * nH, (8 * nH), s_1_products, 2 * nH, 0);
     cg_copy(&run, nH, nH, cg_rows(args->d_r_t_2, nH), cg_in(s_1_products, 2 * nH));
     cg_copy(&run, nH, nH, cg_rows(args->d_r_h_2, nH), cg_in(s_1_products + nH, 2 * nH));
     /* d_r_t_1 = h_prev.T @ d_t_1_pre; d_r_h_1 = h_prev.T @ d_q_1_pre */
-    cg_gemm_tn(&run, nH, 2 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 4 * nH, (6 * nH), h_prev_products, 2 * nH, 0);
+    cg_gemm_tn(&run, nH, 2 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 6 * nH, (8 * nH), h_prev_products, 2 * nH, 0);
     if (nT > 1)
-        cg_gemm_tn(&run, nH, 2 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 4 * nH + nB * (6 * nH), (6 * nH), h_prev_products, 2 * nH, 1);
+        cg_gemm_tn(&run, nH, 2 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 6 * nH + nB * (8 * nH), (8 * nH), h_prev_products, 2 * nH, 1);
     cg_copy(&run, nH, nH, cg_rows(args->d_r_t_1, nH), cg_in(h_prev_products, 2 * nH));
     cg_copy(&run, nH, nH, cg_rows(args->d_r_h_1, nH), cg_in(h_prev_products + nH, 2 * nH));
     /* d_w_t = x.T @ d_t_1_pre; d_w_h = x.T @ d_q_1_pre */
-    cg_gemm_tn(&run, nI, 2 * nH, nT * nB, args->x, nI, adjoints + 4 * nH, (6 * nH), x_products, 2 * nH, 0);
+    cg_gemm_tn(&run, nI, 2 * nH, nT * nB, args->x, nI, adjoints + 6 * nH, (8 * nH), x_products, 2 * nH, 0);
     cg_copy(&run, nI, nH, cg_rows(args->d_w_t, nH), cg_in(x_products, 2 * nH));
     cg_copy(&run, nI, nH, cg_rows(args->d_w_h, nH), cg_in(x_products + nH, 2 * nH));
     /* d_t_1_pre @ [w_t.T]; d_q_1_pre @ [w_h.T] */
-    cg_gemm_nn(&run, nT * nB, nI, 2 * nH, adjoints + 4 * nH, (6 * nH), deferred_10_weights_1, nI, args->d_x, nI, 0);
+    cg_gemm_nn(&run, nT * nB, nI, 2 * nH, adjoints + 6 * nH, (8 * nH), deferred_10_weights_1, nI, args->d_x, nI, 0);
     if (how & CELLGEN_MOVED(3))
         cg_deliver(&run, nT, nB, nI, cg_series(given->d_x, given->strided ? given->strides + 6 : nullptr, nB, nI), d_x_ordered, args->reverse, guarded ? step_counts : nullptr);
     return run.error;

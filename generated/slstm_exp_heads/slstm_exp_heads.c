@@ -596,7 +596,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
     const int64_t blocks_of_head = (nD + width - 1) / width;
     const int64_t begin = 0, end = nK * blocks_of_head; /* threads share rows */
     (void)part, (void)parts;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
+    const int64_t high = cellgen_tile_rows(4 * vectors);
     /* x @ [w_z, w_i, w_f, w_o]; h_prev @ [r_z, r_i, r_f, r_o] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = 0, units = nD;
@@ -635,8 +635,8 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
         const int64_t first = head * nD + inside;
         const int64_t units = nD - inside < width ? nD - inside : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -657,10 +657,10 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
                      memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 4 * vectors)},
+                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 4 * vectors)},
                     {nD, h_prev_rows + head * nD + top * (h_prev_stride), h_prev_stride, 1,
                      memory->forward_1_panel_2 + block * (nD) * 4 * width, 4 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nD, 4 * vectors)},
+                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nD, 4 * vectors)},
                 };
                 for (int64_t row = 0; row < rows && memory->hoist; ++row)
                     memcpy(tile + (row * slots + 0) * width,
@@ -1449,7 +1449,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
     const int64_t blocks_of_head = (nD + width - 1) / width;
     const int64_t begin = 0, end = nK * blocks_of_head; /* threads share rows */
     (void)part, (void)parts;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_o_pre @ [r_o.T]; d_m_prev_step @ [r_f.T]; d_i_bar @ [r_i.T]; d_z_pre @ [r_z.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = 0, units = nD;
@@ -1476,8 +1476,8 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
         const int64_t first = head * nD + inside;
         const int64_t units = nD - inside < width ? nD - inside : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1489,16 +1489,16 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
                 const cg_term terms1[] = {
                     {nD, d_o_pre_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
                      memory->reverse_2_panel_1 + block * (nD) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nD, 1 * vectors)},
+                     cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nD, 1 * vectors)},
                     {nD, d_m_prev_step_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
                      memory->reverse_2_panel_2 + block * (nD) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nD, 1 * vectors)},
+                     cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nD, 1 * vectors)},
                     {nD, d_i_bar_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
                      memory->reverse_2_panel_3 + block * (nD) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_3, block, next, (top - row_begin) / high, nD, 1 * vectors)},
+                     cg_ahead(memory->reverse_2_panel_3, block, next, tiles, nD, 1 * vectors)},
                     {nD, d_z_pre_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
                      memory->reverse_2_panel_4 + block * (nD) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_4, block, next, (top - row_begin) / high, nD, 1 * vectors)},
+                     cg_ahead(memory->reverse_2_panel_4, block, next, tiles, nD, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
             }
@@ -1767,7 +1767,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_o_pre @ [w_o.T]; d_m_prev_step @ [w_f.T]; d_i_bar @ [w_i.T]; d_z_pre @ [w_z.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1794,8 +1794,8 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1807,16 +1807,16 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
                 const cg_term terms1[] = {
                     {nD * nK, d_o_pre_rows + top * ((nD * nK)), (nD * nK), 1,
                      memory->deferred_10_panel_1 + block * (nD * nK) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_1, block, next, (top - row_begin) / high, nD * nK, 1 * vectors)},
+                     cg_ahead(memory->deferred_10_panel_1, block, next, tiles, nD * nK, 1 * vectors)},
                     {nD * nK, d_m_prev_step_rows + top * ((nD * nK)), (nD * nK), 1,
                      memory->deferred_10_panel_2 + block * (nD * nK) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_2, block, next, (top - row_begin) / high, nD * nK, 1 * vectors)},
+                     cg_ahead(memory->deferred_10_panel_2, block, next, tiles, nD * nK, 1 * vectors)},
                     {nD * nK, d_i_bar_rows + top * ((nD * nK)), (nD * nK), 1,
                      memory->deferred_10_panel_3 + block * (nD * nK) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_3, block, next, (top - row_begin) / high, nD * nK, 1 * vectors)},
+                     cg_ahead(memory->deferred_10_panel_3, block, next, tiles, nD * nK, 1 * vectors)},
                     {nD * nK, d_z_pre_rows + top * ((nD * nK)), (nD * nK), 1,
                      memory->deferred_10_panel_4 + block * (nD * nK) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_4, block, next, (top - row_begin) / high, nD * nK, 1 * vectors)},
+                     cg_ahead(memory->deferred_10_panel_4, block, next, tiles, nD * nK, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
             }

@@ -409,7 +409,7 @@ static void CELLGEN_NAME(sru_projection_sequence_forward_forward_1)(
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(4 * vectors));
+    const int64_t high = cellgen_tile_rows(4 * vectors);
     /* x @ [w_f, w_r, w, w_s] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -436,8 +436,8 @@ static void CELLGEN_NAME(sru_projection_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
             real *const tile = !memory->hoist ? here
                 : memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top) * slots) * width;
@@ -460,7 +460,7 @@ static void CELLGEN_NAME(sru_projection_sequence_forward_forward_1)(
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
                      memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 4 * vectors)},
+                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 4 * vectors)},
                 };
                 cg_tile_of(rows, 4 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
@@ -1167,7 +1167,7 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_6)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_x_w_s @ [w_s.T]; d_x_w @ [w.T]; d_r_pre @ [w_r.T]; d_f_pre @ [w_f.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1194,8 +1194,8 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_6)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1207,16 +1207,16 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_6)(
                 const cg_term terms1[] = {
                     {nH, d_x_w_s_rows + top * (nH), nH, 1,
                      memory->deferred_6_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_6_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_6_panel_1, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_x_w_rows + top * (nH), nH, 1,
                      memory->deferred_6_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_6_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_6_panel_2, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_r_pre_rows + top * (nH), nH, 1,
                      memory->deferred_6_panel_3 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_6_panel_3, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_6_panel_3, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_f_pre_rows + top * (nH), nH, 1,
                      memory->deferred_6_panel_4 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_6_panel_4, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_6_panel_4, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
             }

@@ -349,7 +349,7 @@ static void CELLGEN_NAME(ugrnn_sequence_forward_forward_1)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(2 * vectors));
+    const int64_t high = cellgen_tile_rows(2 * vectors);
     /* x @ [w_c, w_g]; h_prev @ [u_c, u_g] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -376,8 +376,8 @@ static void CELLGEN_NAME(ugrnn_sequence_forward_forward_1)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -392,10 +392,10 @@ static void CELLGEN_NAME(ugrnn_sequence_forward_forward_1)(
                 const cg_term terms1[] = {
                     {nI, x_rows + top * (x_stride), x_stride, 1,
                      memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, (top - row_begin) / high, nI, 2 * vectors)},
+                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 2 * vectors)},
                     {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                      memory->forward_1_panel_2 + block * (nH) * 2 * width, 2 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, (top - row_begin) / high, nH, 2 * vectors)},
+                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 2 * vectors)},
                 };
                 for (int64_t row = 0; row < rows && memory->hoist; ++row)
                     memcpy(tile + (row * slots + 0) * width,
@@ -859,7 +859,7 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_reverse_2)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_g_pre @ [u_g.T]; d_c_pre @ [u_c.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -880,8 +880,8 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_reverse_2)(
         const int64_t first = block * width;
         const int64_t units = nH - first < width ? nH - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -893,10 +893,10 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_reverse_2)(
                 const cg_term terms1[] = {
                     {nH, d_g_pre_rows + top * (nH), nH, 1,
                      memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_c_pre_rows + top * (nH), nH, 1,
                      memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
@@ -1067,7 +1067,7 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_deferred_6)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_even_rows(row_end - row_begin, cellgen_tile_rows(1 * vectors));
+    const int64_t high = cellgen_tile_rows(1 * vectors);
     /* d_g_pre @ [w_g.T]; d_c_pre @ [w_c.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1088,8 +1088,8 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_deferred_6)(
         const int64_t first = block * width;
         const int64_t units = nI - first < width ? nI - first : (int64_t)width;
         const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
-        for (int64_t top = row_begin; top < row_end; top += high) {
-            const int64_t rows = row_end - top < high ? row_end - top : high;
+        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+            rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
             if (memory->unpacked) { /* the product is there */
                 for (int64_t row = 0; row < rows; ++row) {
@@ -1101,10 +1101,10 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_deferred_6)(
                 const cg_term terms1[] = {
                     {nH, d_g_pre_rows + top * (nH), nH, 1,
                      memory->deferred_6_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_6_panel_1, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_6_panel_1, block, next, tiles, nH, 1 * vectors)},
                     {nH, d_c_pre_rows + top * (nH), nH, 1,
                      memory->deferred_6_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_6_panel_2, block, next, (top - row_begin) / high, nH, 1 * vectors)},
+                     cg_ahead(memory->deferred_6_panel_2, block, next, tiles, nH, 1 * vectors)},
                 };
                 cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }

@@ -1,0 +1,92 @@
+"""Choose what the reverse loop leaves for the deferred part: a minimum cut between the two.
+
+The deferred part reads adjoints that the loop has formed and forward values that its equations
+give again. Each value can be kept, which writes and reads it once more, computed again behind the
+border, or, where only deferred work reads it, computed on either side. What costs least is a
+minimum cut: on the side of the loop is what is not computed behind the border.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sympy import Expr, Pow, preorder_traversal
+
+from cellgen.ops import Pointwise
+from cellgen.program import Program, Statement
+from cellgen.schedule.network import ENDLESS, Network
+from cellgen.schedule.saving import elements
+from cellgen.value import Role, Value
+
+KEEPING = 4
+"""Writing a vector into the second-level cache and reading it again, in pointwise operations."""
+
+FUNCTION = 12
+"""tanh, sigmoid, exp: 13 cycles for a vector, of which an operation takes one."""
+
+DIVISION = 8
+
+_FINE = 256
+"""What an operation counts, so that a preference below all costs can be stated."""
+
+
+def kept_values(
+    full: Program,
+    reverse: Program,
+    waiting: Sequence[Value],
+    given: Iterable[Value],
+    carried: Iterable[Value],
+) -> tuple[Value, ...]:
+    """Return the values of every step that the loop keeps, in program order.
+
+    ``reverse`` is what the loop computes in any case, ``waiting`` are the results of the deferred
+    part, ``given`` what both find in memory, ``carried`` the gradients of states as the loop forms
+    them, which nothing gives again.
+    """
+    free = set(given)
+    part = full.restrict("deferred", waiting, free)
+    looped = {*carried, *(statement.target for statement in reverse.statements)}
+    own = {statement.target for statement in part.statements}
+    network = Network()
+    for statement in part.statements:
+        target = statement.target
+        count = elements(target) * _FINE
+        repeatable = _is_repeatable(statement) and target.is_batched
+        if target in looped:
+            again = repeatable and target.role is not Role.ADJOINT
+            network.connect("source", target, _cost(statement) * count if again else ENDLESS)
+        elif repeatable and target not in waiting:
+            network.connect(target, "sink", elements(target))  # on either side; rather deferred
+        else:
+            network.connect(target, "sink", ENDLESS)
+        if target.is_batched:
+            network.connect(target, (target, "kept"), KEEPING * count)
+        for operand in statement.operands:
+            if operand in free or operand not in own or not operand.is_batched:
+                continue
+            network.connect((operand, "kept"), target, ENDLESS)
+            if operand not in looped and target not in looped:
+                network.connect(target, operand, ENDLESS)  # in the loop, from what is there
+    cut = network.cut_nearest_sink()
+    return tuple(v for v in full.values if (v, (v, "kept")) in cut)
+
+
+def _is_repeatable(statement: Statement) -> bool:
+    """Pointwise work and views; products and sums stay where they are."""
+    return statement.is_pointwise or statement.op in ("part", "concat", "spread")
+
+
+def _cost(statement: Statement) -> int:
+    if not statement.is_pointwise:
+        return 0
+    return sum(map(_node_cost, preorder_traversal(statement.expression)))
+
+
+def _node_cost(node: Expr) -> int:
+    if isinstance(node, Value) or not node.args:
+        return 0
+    if isinstance(node, Pointwise):
+        return FUNCTION if node.row.transcendental else 1
+    if isinstance(node, Pow):
+        return DIVISION if node.exp.is_negative or not node.exp.is_integer else int(node.exp) - 1
+    return len(node.args) - 1
