@@ -410,6 +410,8 @@ def _threads_row(plan: SequencePlan, shape: Shape, part: Part, *, is_free: bool)
         )
         return Row(what + "threads share the units of a step and meet after each stage", why)
     why = f"{_count(rows, 'row')} are enough, and {weights} of weights fit a core's cache"
+    if plan.weight_bytes > plan.by.weights_in_cache:
+        why = f"{_count(rows, 'row')} are enough to hide that {weights} of weights come from afar"
     if not part.can_split_units:
         why = "a sum over units, or a head, needs whole rows"
     return Row(what + "threads share the rows of all steps and never meet", why)

@@ -85,14 +85,15 @@ def test_a_shape_adds_figures_and_choices():
     assert "forward: 1.89 Gflop" in text
     plan = found.plans["sequence_forward"]
     assert plan == kernel.sequence_forward.plan(**SIZES, threads=2)
-    assert "threads = 2, by_units = True" in text
-    assert "1.12 MiB of weights do not fit a core's cache (768 KiB)" in text
+    assert "threads = 2, by_units = False" in text
+    assert "32 rows are enough to hide that 1.12 MiB of weights come from afar" in text
     json.dumps(found.as_dict())
 
 
 @pytest.mark.parametrize(
     ("changes", "threads", "reason"),
     [
+        ({"B": 8}, 2, "1.12 MiB of weights do not fit a core's cache (768 KiB)"),
         ({"B": 1}, 2, "1 row for 2 threads is fewer than 3 for each"),
         ({"B": 2}, 1, "a tile of 2 rows is bound by reading weights, one of 192 is not"),
         ({"B": 64, "H": 64, "I": 64}, 2, "64 rows are enough"),

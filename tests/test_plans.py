@@ -93,7 +93,11 @@ def test_the_plan_follows_the_shape():
     assert not plan(**{**DIMS, "B": 64}, threads=1).hoist
     assert plan(**{**DIMS, "B": 1}, threads=2).by_units
     assert not plan(**{**DIMS, "B": 64}, threads=2).by_units
-    assert plan(T=9, B=64, I=512, H=512, threads=2).by_units  # weights exceed a core's cache
+    large = {"T": 9, "I": 512, "H": 512, "threads": 2}  # weights exceed a core's cache
+    assert plan(B=31, **large).by_units
+    assert not plan(B=32, **large).by_units
+    assert plan(B=32, **large | {"T": 1}).unpacked
+    assert plan(B=128, **large | {"H": 1024}).by_units  # and what two cores share
     assert plan(**{**DIMS, "T": 1}, threads=1).unpacked
     assert plan(**DIMS, threads=1, dtype=np.float64).weight_bytes >= 2 * 4 * 40 * 99
 
