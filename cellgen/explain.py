@@ -425,6 +425,8 @@ def _hoist_row(plan: SequencePlan, shape: Shape, forward: Part, *, is_free: bool
             f"hoist = True: products of inputs ahead, for windows of {_count(steps, 'step')}",
             "no product waits for a state: the loop over time is pointwise"
             if is_free
+            else "inputs, states and a panel of the weights of both exceed a core's cache"
+            if rows > plan.by.hoist_rows
             else f"a tile of {_count(rows, 'row')} is bound by reading weights, one of "
             f"{plan.window_rows} is not",
         )

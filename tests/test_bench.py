@@ -20,8 +20,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import cellgen
+from benchmarks import figures
 from cellgen import cli
 from cellgen.bench import command, memory
+from cellgen.bench.claims import between
 from cellgen.bench.floor import Floor, Rates, floor_of
 from cellgen.bench.measure import TOLERANCE, Plan, compare, difference, measure
 from cellgen.bench.peers import OWN, PEERS, Peer, parse_peers
@@ -29,10 +31,19 @@ from cellgen.bench.peers import own as own_kernels
 from cellgen.bench.plot import draw
 from cellgen.bench.problem import Mode, problem_of
 from cellgen.bench.process import Worker, WorkerError, environment, processors
-from cellgen.bench.report import Case, Entry, Status, as_data, from_data, interquartile_range
+from cellgen.bench.report import (
+    Case,
+    Entry,
+    Report,
+    Status,
+    as_data,
+    from_data,
+    interquartile_range,
+)
 from cellgen.bench.shapes import NAMED, Shape, parse_shapes
 from cellgen.bench.table import print_report
 from cellgen.errors import UsageError
+from cellgen.paths import PACKAGE
 from tests.conftest import typical_cell
 
 TINY = Shape(3, 2, 4, 5, "tiny")
@@ -377,3 +388,29 @@ def test_attention_scores_are_between_0_and_1():
     scores = problem.draw()["a"]
     assert scores.dtype == np.float32
     assert 0 < scores.min() < scores.max() < 1
+
+
+# --- the figures in the documents ----------------------------------------------------------------
+
+
+def test_the_table_of_figures_holds_every_kept_run():
+    root = PACKAGE.parent
+    runs = sorted((root / "benchmarks" / "results").glob("cpu-*.json"))
+    text = (root / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    section = figures.markdown(figures.reports_of(runs))
+    assert runs and between(text, *figures.MARKS, section) == text
+
+
+def test_a_figure_is_the_case_in_short():
+    floor = Floor(flops=100, bytes=0, copy=1.0, seconds=2.0, bound="products")
+    own = Entry("cellgen", Status.TIMED, seconds=(4.0, 6.0, 8.0))
+    peer = Entry("torch", Status.TIMED, seconds=(8.0, 8.0, 8.0))
+    case = Case("any", Mode.BOTH, TINY, 2, floor, (own, peer), sgemm=(50.0, 50.0, 25.0))
+    device = {"processor": "P", "date": "2000-01-02 x", "versions": {"torch": "1"}}
+    report = Report(device, 3, (Rates(2, {"torch": 50e9}, 1.0),), (), (case,))
+    lines = figures.markdown([("a.json", report)]).splitlines()
+    assert lines[0] == (
+        "* `a.json`: P, 2000-01-02, 3 rounds; torch 1; a large product at best 50 GFLOP/s "
+        "with 2 threads"
+    )
+    assert lines[-1] == "| `any` | forward+backward | 2 | **2.00** 2.00; 0.75±0.25 torch |"

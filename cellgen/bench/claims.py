@@ -215,8 +215,17 @@ def in_document(text: str, zoo: Zoo) -> str:
     Raises:
         UsageError: a document without the marks.
     """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise UsageError(f"the document has no {BEGIN} and {END}; put them where the table belongs")
-    return f"{before}{BEGIN}\n\n{markdown(zoo)}\n\n{END}{after}"
+    return between(text, BEGIN, END, markdown(zoo))
+
+
+def between(text: str, begin: str, end: str, section: str) -> str:
+    """Put a section between two marks of a document.
+
+    Raises:
+        UsageError: a document without the marks.
+    """
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise UsageError(f"the document has no {begin} and {end}; put them where the table belongs")
+    return f"{before}{begin}\n\n{section}\n\n{end}{after}"

@@ -1,0 +1,87 @@
+"""The figures of `cellgen bench` as a table for a document: every kept run, one row a cell and mode.
+
+    python -m benchmarks.figures benchmarks/results/cpu-*.json --docs docs/benchmarks.md
+
+Times nothing; reads what `cellgen bench --save` wrote.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from cellgen.bench.claims import between
+from cellgen.bench.report import Case, Report, from_data
+from cellgen.errors import CellgenError
+
+MARKS = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+
+def markdown(reports: Iterable[tuple[str, Report]]) -> str:
+    """Write the machine of each run and one table of all."""
+    reports = list(reports)
+    lines = [f"* `{name}`: {_machine(report)}" for name, report in reports]
+    cases = [case for _, report in reports for case in report.cases]
+    shapes = list(dict.fromkeys(case.shape.name for case in cases))
+    lines += [
+        "",
+        f"| cell | mode | threads | {' | '.join(shapes)} |",
+        "|---" * (len(shapes) + 3) + "|",
+    ]
+    ordered = sorted(cases, key=_place)
+    for place, group in groupby(ordered, _place):
+        found = {case.shape.name: _figures(case) for case in group}
+        row = [f"`{place[0]}`", *place[1:], *(found.get(name, "") for name in shapes)]
+        lines.append(f"| {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def _place(case: Case) -> tuple[str, str, str]:
+    return case.cell, str(case.mode), str(case.threads)
+
+
+def _figures(case: Case) -> str:
+    """Multiples of the floor, median and minimum, and the time by that of the best peer."""
+    own = f"**{case.multiple(case.own):.2f}** {case.least_multiple(case.own):.2f}"
+    best = case.best_peer
+    if best is None:
+        return own
+    ratio = case.ratio(best)
+    return f"{own}; {ratio.median:.2f}±{ratio.spread:.2f} {best.name}"
+
+
+def _machine(report: Report) -> str:
+    device, rates = report.device, report.rates
+    versions = ", ".join(f"{name} {version}" for name, version in device["versions"].items())
+    sgemm = ", ".join(f"{rate.best / 1e9:.0f} GFLOP/s with {rate.threads}" for rate in rates)
+    return (
+        f"{device['processor']}, {str(device['date'])[:10]}, {report.rounds} rounds; {versions}; "
+        f"a large product at best {sgemm} thread{'s' * (rates[0].threads != 1)}"
+    )
+
+
+def reports_of(paths: Sequence[Path]) -> list[tuple[str, Report]]:
+    """Read runs that were saved. Raises UsageError, OSError."""
+    return [(path.name, from_data(json.loads(path.read_text(encoding="utf-8")))) for path in paths]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.figures", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("runs", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--docs", type=Path, metavar="FILE", help="write the table into a document")
+    options = parser.parse_args()
+    try:
+        text = markdown(reports_of(options.runs))
+        print(text)
+        if options.docs:
+            old = options.docs.read_text(encoding="utf-8")
+            options.docs.write_text(between(old, *MARKS, text), encoding="utf-8")
+    except (CellgenError, OSError, ValueError) as error:
+        sys.exit(f"figures: {error}")
+
+
+if __name__ == "__main__":
+    main()
