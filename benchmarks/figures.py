@@ -1,4 +1,4 @@
-"""The figures of `cellgen bench` as a table for a document: every kept run, one row a cell and mode.
+"""The figures of `cellgen bench` as a table for a document, of every run that is kept.
 
     python -m benchmarks.figures benchmarks/results/cpu-*.json --docs docs/benchmarks.md
 
@@ -24,12 +24,9 @@ def markdown(reports: Iterable[tuple[str, Report]]) -> str:
     reports = list(reports)
     lines = [f"* `{name}`: {_machine(report)}" for name, report in reports]
     cases = [case for _, report in reports for case in report.cases]
-    shapes = list(dict.fromkeys(case.shape.name for case in cases))
-    lines += [
-        "",
-        f"| cell | mode | threads | {' | '.join(shapes)} |",
-        "|---" * (len(shapes) + 3) + "|",
-    ]
+    shapes = sorted({case.shape.name for case in cases})
+    head = ("cell", "mode", "threads", *shapes)
+    lines += ["", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     ordered = sorted(cases, key=_place)
     for place, group in groupby(ordered, _place):
         found = {case.shape.name: _figures(case) for case in group}

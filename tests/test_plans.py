@@ -98,7 +98,8 @@ def test_the_plan_follows_the_shape():
     assert not plan(B=32, **large).by_units
     assert plan(B=32, **large | {"T": 1}).unpacked
     larger = plan(B=128, **large | {"H": 1024})  # and what two cores share
-    assert larger.by_units and larger.hoist and not plan(B=31, **large).hoist
+    assert (larger.by_units, larger.hoist) == (True, True)
+    assert not plan(B=31, **large).hoist
     assert plan(**{**DIMS, "T": 1}, threads=1).unpacked
     assert plan(**DIMS, threads=1, dtype=np.float64).weight_bytes >= 2 * 4 * 40 * 99
 
