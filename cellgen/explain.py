@@ -406,7 +406,7 @@ def _threads_row(plan: SequencePlan, shape: Shape, part: Part, *, is_free: bool)
             f"{plan.by.rows_per_thread} for each"
             if fewer
             else f"{weights} of weights do not fit a core's cache "
-            f"({_bytes(plan.by.weights_in_cache)}), a share of them does"
+            f"({_bytes(plan.by.weights_in_cache)}); so each thread reads a share of them alone"
         )
         return Row(what + "threads share the units of a step and meet after each stage", why)
     why = f"{_count(rows, 'row')} are enough, and {weights} of weights fit a core's cache"

@@ -127,7 +127,9 @@ def _link(definition: Definition) -> str:
 
 # --- speed ---------------------------------------------------------------------------------------
 
-FLOOR = "the floor is the larger of products at the best rate and compulsory memory traffic"
+FLOOR = "the floor is the larger of products at {} and compulsory memory traffic"
+BY_ROUND = FLOOR.format("the rate of a large product in the same round")
+BY_RUN = FLOOR.format("the best rate of the run")
 
 
 def _speed(name: str, results: Results) -> list[str]:
@@ -136,7 +138,7 @@ def _speed(name: str, results: Results) -> list[str]:
     for report in results.reports:
         if cases := _cases(name, report):
             blocks.append(
-                f"{_machine(report)}; as multiples of the floor, where {FLOOR}:\n\n"
+                f"{_machine(report)}; as multiples of the floor, where {BY_ROUND}:\n\n"
                 f"{_table(cases, _COLUMNS)}"
             )
     for run in results.zoo.runs:
@@ -146,7 +148,7 @@ def _speed(name: str, results: Results) -> list[str]:
             blocks.append(
                 f"`{run.command.partition(' --into ')[0]}` ({run.part}): {_machine(run.report)}, "
                 f"{run.report.rounds} rounds; as multiples of the floor"
-                f"{against if any(map(by_work, cases)) else ''}, where {FLOOR}:\n\n"
+                f"{against if any(map(by_work, cases)) else ''}, where {BY_RUN}:\n\n"
                 f"{_table(cases, {**_COLUMNS, f'by `{built_in}`': by_work})}"
             )
     return ["## Speed", *blocks] if blocks else []

@@ -161,7 +161,7 @@ class SeriesContext:
 
 @dataclass(frozen=True)
 class KeptContext:
-    """One adjoint that is kept for a chunk of steps."""
+    """One value that is kept for a chunk of steps."""
 
     name: str
     width: str

@@ -15,7 +15,7 @@ from sympy import Expr, Pow, preorder_traversal
 from cellgen.ops import Pointwise
 from cellgen.program import Program, Statement
 from cellgen.schedule.network import ENDLESS, Network
-from cellgen.schedule.saving import elements
+from cellgen.schedule.saving import elements, is_repeatable
 from cellgen.value import Role, Value
 
 KEEPING = 4
@@ -51,7 +51,7 @@ def kept_values(
     for statement in part.statements:
         target = statement.target
         count = elements(target) * _FINE
-        repeatable = _is_repeatable(statement) and target.is_batched
+        repeatable = is_repeatable(statement) and target.is_batched
         if target in looped:
             again = repeatable and target.role is not Role.ADJOINT
             network.connect("source", target, _cost(statement) * count if again else ENDLESS)
@@ -69,11 +69,6 @@ def kept_values(
                 network.connect(target, operand, ENDLESS)  # in the loop, from what is there
     cut = network.cut_nearest_sink()
     return tuple(v for v in full.values if (v, (v, "kept")) in cut)
-
-
-def _is_repeatable(statement: Statement) -> bool:
-    """Pointwise work and views; products and sums stay where they are."""
-    return statement.is_pointwise or statement.op in ("part", "concat", "spread")
 
 
 def _cost(statement: Statement) -> int:

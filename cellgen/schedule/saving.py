@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from sympy import Expr
 
-from cellgen.program import Program
+from cellgen.program import Program, Statement
 from cellgen.schedule.network import ENDLESS, Network
 from cellgen.value import B, Role, Value
 
@@ -56,7 +56,12 @@ def _is_fixed(forward: Program, value: Value) -> bool:
     definition = forward.definitions.get(value)
     if definition is None:
         return value.role is Role.STATE
-    return not definition.is_pointwise and definition.op not in ("part", "concat", "spread")
+    return not is_repeatable(definition)
+
+
+def is_repeatable(statement: Statement) -> bool:
+    """Pointwise work and views; products and sums are formed once."""
+    return statement.is_pointwise or statement.op in ("part", "concat", "spread")
 
 
 def _weight(forward: Program, value: Value) -> int:

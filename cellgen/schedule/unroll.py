@@ -44,9 +44,9 @@ class StateLink:
 class SequencePrograms:
     """A cell over time.
 
-    ``kept`` are the adjoints that ``deferred`` reads at every step, ``gradients`` what
-    ``deferred`` and ``epilogue`` return together; ``fixed`` are the results of ``prologue``, and
-    ``totals`` those of ``deferred`` that only ``epilogue`` reads.
+    ``kept`` is what ``deferred`` reads of ``reverse`` at every step, adjoints above all,
+    ``gradients`` what ``deferred`` and ``epilogue`` return together; ``fixed`` are the results of
+    ``prologue``, and ``totals`` those of ``deferred`` that only ``epilogue`` reads.
     """
 
     definition: Definition

@@ -326,7 +326,7 @@ def _backward(schedule: SequenceSchedule, signature: Signature) -> FunctionConte
 
 @dataclass(frozen=True)
 class _Kept:
-    """Adjoints that the deferred part reads, side by side in one array over time."""
+    """What the deferred part reads of the loop, side by side in one array over time."""
 
     order: tuple[Value, ...]
     memory: str
