@@ -56,6 +56,7 @@ OPTIONAL_FLAGS = (
     ("-fno-math-errno",),
     ("-fno-trapping-math",),
     ("-ffp-contract=off",),
+    ("-fopenmp-simd",),  # sums over units in vectors: a pragma, no library
     ("-fvisibility=hidden",),
 )
 """Alternatives in order of preference; the first that the compiler accepts is taken, or none."""

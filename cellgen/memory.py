@@ -1,8 +1,9 @@
 """Keep the memory of large results for the next results of the same size.
 
-A fresh array of more than some hundred kilobytes is memory that the system maps and clears page by
-page while a kernel first writes to it, at every call again: 10 to 25 % of a training step of small
-layers. Arrays from here give their memory back when nothing refers to them or to a view of them.
+A fresh array of more than some ten kilobytes may be memory that the system maps and clears page by
+page while a kernel first writes to it, at every call again: a third of a training step of small
+layers (one step of an LSTM, 32 rows, 128 inputs, 256 units, two threads: 0.89 instead of 0.59 ms).
+Arrays from here give their memory back when nothing refers to them or to a view of them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import numpy as np
 
 Array: TypeAlias = np.ndarray
 
-SMALLEST = 1 << 20
-"""Bytes below which ``malloc`` reuses memory well enough by itself."""
+SMALLEST = 1 << 16
+"""Bytes below which ``malloc`` reuses memory well enough by itself. It maps from 128 KB on, and
+gives back what is free beyond twice that: eight gradients of 128 and 256 KB come anew each time."""
 LINE = 64
 KEPT = 256 << 20
 """Bytes that wait for another use, in a process; what comes beyond is freed."""

@@ -63,8 +63,8 @@ _IDENTIFIER = re.compile(r"[A-Za-z](_?[A-Za-z0-9])*\Z")
 _CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*[A-Z][A-Z0-9_]*\Z|M_[A-Z0-9]")
 """Two capitals and nothing small: how C writes macros (``W1`` and ``W_z`` are fine)."""
 
-_NUMBERED = re.compile(r"terms\d+\Z")
-"""Variables that the templates count."""
+_NUMBERED = re.compile(r"(terms|inverse)\d+\Z")
+"""Variables that templates and loops count."""
 
 
 def reserved_by(name: str) -> str | None:

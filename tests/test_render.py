@@ -12,14 +12,17 @@ import jinja2.meta
 import pytest
 
 from cellgen import Bias, Cell, H, I, Input, State, Weight, tanh
-from cellgen.cells import GRUBlockCell
+from cellgen.cells import SHIPPED, GRUBlockCell
 from cellgen.errors import DerivationError
 from cellgen.names import reserved_by
 from cellgen.paths import templates_folder
 from cellgen.pipeline import generate
+from cellgen.printer import c_expression
 from cellgen.render import templates
+from cellgen.render.loops import Inverses
 from cellgen.render.source import BodyContext, HeaderContext, InitContext
 from cellgen.render.templates import check_template
+from cellgen.value import B, Role, Value
 
 CONTEXTS = {
     "c/cell.c.j2": BodyContext,
@@ -117,3 +120,26 @@ def test_headers_name_origin_and_digest_and_nothing_of_the_machine() -> None:
         assert "cellgen.cells.gru_block_cell:GRUBlockCell" in content
         assert source.interface.digest in content
         assert str(Path(__file__).parent.parent) not in content
+
+
+def test_what_divides_a_whole_row_is_inverted_once() -> None:
+    """A division for each unit takes as long as ten products."""
+    a, b = Value("a", (B, H), Role.TEMPORARY), Value("b", (B, H), Role.TEMPORARY)
+    scale = Value("scale", (B, 1), Role.TEMPORARY)
+    whole = (a - scale / H) / (scale**2 * H) + tanh(b / scale) / b
+    inverses = Inverses({scale}, [whole])
+    assert {str(name): c_expression(value) for value, name in inverses.made.items()} == {
+        "inverse1": "1 / (scale * scale * (real)nH)",
+        "inverse2": "1 / scale",
+    }
+    found = c_expression(inverses.used_in(whole))
+    assert found == "(a - scale / (real)nH) * inverse1 + cg_tanh(b * inverse2) / b"
+    assert reserved_by("inverse1") == "cellgen"
+
+
+@pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
+def test_no_stage_over_time_is_left_to_one_thread(cell: type[Cell]) -> None:
+    """Threads share rows, or units: sums over rows and sums over units are loops of their own."""
+    body = generate(cell).body
+    left = re.findall(r"if \(thread == 0\) CELLGEN_NAME\((\w+)\)", body)
+    assert [name for name in left if not name.endswith("_epilogue")] == []  # weights alone

@@ -16,6 +16,8 @@ import mpmath
 import numpy as np
 import pytest
 
+from cellgen.build import compiler
+
 INCLUDE = Path(__file__).resolve().parent.parent / "generated" / "include"
 COMPILER = os.environ.get("CC", "cc").split()
 FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
@@ -457,10 +459,37 @@ def test_loops_over_units_of_generated_functions_are_vector_code(cell: str) -> N
         pytest.skip("the compiler does not tell which loops it vectorises")
     done = {int(n) for n in re.findall(r"\.c:(\d+):\d+: optimized: loop vectorized", run.stderr)}
     lines = (folder / f"{cell}.c").read_text().splitlines()
-    marked = [n for n, line in enumerate(lines, start=1) if "CELLGEN_VECTORIZE" in line]
+    marks = re.compile("CELLGEN_VECTORIZE|CELLGEN_SUMS")
+    marked = [n for n, line in enumerate(lines, start=1) if marks.search(line)]
     loops = [n for n in marked if "unit < 1;" not in lines[n]]
     assert len(loops) >= 5
     assert [lines[n] for n in loops if not {n, n + 1} & done] == []
+
+
+def test_sums_over_units_are_formed_in_the_lanes_of_vectors(tmp_path: Path) -> None:
+    """2^24 and then ones: in order, each one is lost in float32; in lanes only those beside the
+    first are. The flag that allows it is one of the kernels'."""
+    source = """#define CELLGEN_PRECISION 32
+#include "cellgen_real.h"
+real sum(int64_t n, const real *CELLGEN_RESTRICT x);
+real sum(int64_t n, const real *CELLGEN_RESTRICT x)
+{
+    real total = 0;
+    CELLGEN_SUMS(total)
+    for (int64_t unit = 0; unit < n; ++unit) total += x[unit];
+    return total;
+}
+"""
+    assert "-fopenmp-simd" in compiler().flags
+    x = np.ones(1024, np.float32)
+    x[0] = 2.0**24
+    found = {}
+    for flag in ("-fopenmp-simd", "-fno-openmp-simd"):
+        library = ctypes.CDLL(str(compile_c(tmp_path, source, f"sum{flag}.so", "-shared", flag)))
+        library.sum.restype = ctypes.c_float
+        found[flag] = library.sum(ctypes.c_int64(x.size), ctypes.c_void_p(x.ctypes.data))
+    assert found["-fno-openmp-simd"] == 2.0**24
+    assert found["-fopenmp-simd"] >= 2.0**24 + 512
 
 
 def test_libm_functions_do_call(tmp_path: Path) -> None:

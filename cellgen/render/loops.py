@@ -6,9 +6,12 @@ lie.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from sympy import Expr, Mul
+
+from cellgen.notation import order_key
 from cellgen.printer import c_axis, c_expression, c_factor
 from cellgen.schedule import Access, Kind, Load, Loop, Routine, Store
 from cellgen.schedule.plan import Line, View, describe
@@ -19,7 +22,7 @@ from cellgen.value import Role, Value
 class LoopLines:
     """The lines of one loop nest: before it, in each row, in each unit, after a row, after it.
 
-    ``down``: from the last row to the first.
+    ``down``: from the last row to the first; ``sums``: locals to which every unit adds.
     """
 
     comments: list[str] = field(default_factory=list)
@@ -28,8 +31,17 @@ class LoopLines:
     body: list[str] = field(default_factory=list)
     row_end: list[str] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
+    sums: list[str] = field(default_factory=list)
     down: bool = False
 
+    @property
+    def pragma(self) -> str:
+        """What stands before the loop over units."""
+        return f"CELLGEN_SUMS({', '.join(self.sums)})" if self.sums else "CELLGEN_VECTORIZE"
+
+
+LAST = 10**6
+"""Where names of values that loops make stand in printed products: behind all others."""
 
 TileRow = Callable[[View], str | None]
 """Where a view lies in the tile of a group, or None for memory."""
@@ -74,10 +86,19 @@ class LoopWriter:
         lines = LoopLines(comments_of(loop.lines))
         for load in loop.loads:
             self._load(load, tile_row, lines, has_rows=len(loop.space) == 2)
-        for line in loop.lines:
+        expressions = [line.statement.expression for line in loop.lines]
+        if loop.space and loop.space[-1] != 1:
+            fixed = {load.value for load in loop.loads if is_fixed(load)}
+            inverses = Inverses(fixed, expressions)
+            expressions = [inverses.used_in(expression) for expression in expressions]
+            lines.row_start.extend(
+                f"const real {name} = {c_expression(value)};"
+                for value, name in inverses.made.items()
+            )
+        for line, expression in zip(loop.lines, expressions, strict=True):
             if line.view is not None:
                 self._store(line, line.view, lines, has_rows=len(loop.space) == 2)
-            lines.body.extend(self._line(line, "unit" if loop.space else "0"))
+            lines.body.extend(self._line(line, expression, "unit" if loop.space else "0"))
         return lines
 
     def _load(self, load: Load, tile_row: TileRow, lines: LoopLines, *, has_rows: bool) -> None:
@@ -111,14 +132,16 @@ class LoopWriter:
         elif line.store is Store.ADD_ROWS:
             lines.before.extend(self.begin_total(line, pointer))
         elif line.store is Store.ADD_UNITS:
+            lines.sums.append(name)
             lines.row_start.append(f"real {name} = 0;")
             lines.row_end.append(f"*({self.row(view)}) = {name};")
         else:
+            lines.sums.append(name)
             lines.before.append(f"real {name} = 0;")
             lines.after.append(self.end_total(line))
 
-    def _line(self, line: Line, unit: str) -> list[str]:
-        name, value = line.statement.target.name, c_expression(line.statement.expression)
+    def _line(self, line: Line, expression: Expr, unit: str) -> list[str]:
+        name, value = line.statement.target.name, c_expression(expression)
         pointer = self.pointers[line.statement.target]
         if line.store is Store.LOCAL:
             return [f"const real {name} = {value};"]
@@ -129,6 +152,56 @@ class LoopWriter:
         if line.store is Store.ADD_ROWS:
             return [f"{pointer}[{unit}] += {value};"]
         return [f"{name} += {value};"]
+
+
+def is_fixed(load: Load) -> bool:
+    """Whether a value is one number for all units of a row."""
+    scalar = load.view.buffer.kind is Kind.SCALAR
+    return scalar or load.access in (Access.SCALAR, Access.ROW)
+
+
+class Inverses:
+    """What divides every unit of a row, inverted once a row: a product for each unit instead of a
+    division, which takes as long as ten of them (and rounds once more: within 1.5 ulp)."""
+
+    def __init__(self, fixed: Iterable[Value], expressions: Iterable[Expr]) -> None:
+        self.fixed = frozenset(fixed)
+        found = {below for expression in expressions for below in self._found_in(expression)}
+        self.made: dict[Expr, Value] = {}
+        for count, value in enumerate(sorted(found, key=order_key), start=1):
+            name = f"inverse{count}"
+            self.made[value] = Value(name, (1,), Role.TEMPORARY, order=LAST + count)
+
+    def used_in(self, expression: Expr) -> Expr:
+        """Return an expression with its divisions by what is fixed in a row as products."""
+        if not expression.args:
+            return expression
+        below = self._below(expression)
+        above = [self.used_in(part) for part in expression.args if part not in below]
+        if below:
+            return Mul(self.made[Mul(*below)], *above)
+        return expression if above == list(expression.args) else expression.func(*above)
+
+    def _found_in(self, expression: Expr) -> Iterator[Expr]:
+        below = self._below(expression)
+        if below:
+            yield Mul(*below)
+        for part in expression.args:
+            yield from self._found_in(part)
+
+    def _below(self, expression: Expr) -> list[Expr]:
+        """The fixed factors that a product which is not fixed itself is divided by."""
+        if not expression.is_Mul or self._is_fixed(expression):
+            return []
+        return [part for part in expression.args if is_inverse(part) and self._is_fixed(part)]
+
+    def _is_fixed(self, expression: Expr) -> bool:
+        return bool(expression.atoms(Value) <= self.fixed)
+
+
+def is_inverse(factor: Expr) -> bool:
+    """Whether a factor is divided by."""
+    return bool(factor.is_Pow) and bool(factor.exp.is_Number) and bool(factor.exp < 0)
 
 
 def comments_of(lines: Iterable[Line]) -> list[str]:

@@ -79,6 +79,12 @@ class _OpenLoop:
     space: Shape
     statements: list[Statement] = field(default_factory=list)
     targets: set[Value] = field(default_factory=set)
+    sums: set[Store] = field(default_factory=set)
+
+    def takes(self, space: Shape, store: Store | None) -> bool:
+        """Whether a statement over a space fits in. Sums over rows and sums over units do not meet:
+        threads share the units of the ones and the rows of the others."""
+        return space == self.space and (store is None or self.sums <= {store})
 
 
 class _Planner:
@@ -238,6 +244,7 @@ class _Planner:
             is_sum = statement.op == "sum_to"
             term = statement.expression.operands[0] if is_sum else None
             space = term.shape if term is not None else statement.target.shape
+            store = _sum_store(space, statement.target.shape, statement) if is_sum else None
             # What lies at another place of a value's memory is read once all of it is there.
             first = max(
                 (
@@ -249,10 +256,12 @@ class _Planner:
                 default=0,
             )
             index = next(
-                (i for i in range(first, len(loops)) if loops[i].space == space), len(loops)
+                (i for i in range(first, len(loops)) if loops[i].takes(space, store)), len(loops)
             )
             if index == len(loops):
                 loops.append(_OpenLoop(space))
+            if store is not None:
+                loops[index].sums.add(store)
             loops[index].statements.append(statement)
             loops[index].targets.add(statement.target)
             if not is_sum:

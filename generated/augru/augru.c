@@ -240,7 +240,7 @@ int CELLGEN_NAME(augru_backward)(int64_t nB, int64_t nI, int64_t nH,
         real *d_r_pre_row = args->d_r_pre + row * nH;
         real *d_sigmoid_pre_row = args->d_sigmoid_pre + row * nH;
         real d_a = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_a)
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real d_h = d_h_row[unit];
             const real h_prev = h_prev_row[unit];
@@ -479,146 +479,157 @@ static void CELLGEN_NAME(augru_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 2) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 2) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 3) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 3) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 2) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 2) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 3) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 3) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    for (int64_t row = 0; row < rows; ++row)
+                        for (int64_t unit = 0; unit < width; ++unit)
+                            tile[(row * slots + 3) * width + unit] = 0;
+                    const cg_term terms1[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_1_panel_1 + block * (nI) * 3 * width, 3 * width,
+                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 3 * vectors)},
+                    };
+                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
+                               (size_t)(3 * width) * sizeof(real));
+                    if (!memory->hoist) cg_tile_of(rows, 3 * vectors, terms1 + memory->hoist, 1 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
+                    const cg_term terms2[] = {
+                        {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                         memory->forward_1_panel_2 + block * (nH) * 3 * width, 3 * width,
+                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 3 * vectors)},
+                    };
+                    cg_tile_of(rows, 3 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
-            } else {
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t unit = 0; unit < width; ++unit)
-                        tile[(row * slots + 3) * width + unit] = 0;
-                const cg_term terms1[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_1_panel_1 + block * (nI) * 3 * width, 3 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 3 * vectors)},
-                };
-                for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
-                           (size_t)(3 * width) * sizeof(real));
-                if (!memory->hoist) cg_tile_of(rows, 3 * vectors, terms1 + memory->hoist, 1 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
-                const cg_term terms2[] = {
-                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
-                     memory->forward_1_panel_2 + block * (nH) * 3 * width, 3 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 3 * vectors)},
-                };
-                cg_tile_of(rows, 3 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* h_prev_u_n = slot 3 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_3 = tile + (row - top) * slots * width + 3 * width;
-                    real *h_prev_u_n_row_3 = h_prev_u_n_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        h_prev_u_n_row_3[unit] = tile_3[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* h_prev_u_n = slot 3 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_3 = tile + (row - top) * slots * width + 3 * width;
+                        real *h_prev_u_n_row_3 = h_prev_u_n_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            h_prev_u_n_row_3[unit] = tile_3[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_3 = tile + (row - top) * slots * width + 3 * width;
+                        real *h_prev_u_n_row_3 = h_prev_u_n_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            h_prev_u_n_row_3[unit] = tile_3[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_3 = tile + (row - top) * slots * width + 3 * width;
-                    real *h_prev_u_n_row_3 = h_prev_u_n_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        h_prev_u_n_row_3[unit] = tile_3[unit];
+                if (units == width) { /* a whole block: its width is known */
+                    /* sigmoid_sigmoid_pre = sigmoid(b_u + x_w_u_h_prev)
+                     * u = a * sigmoid_sigmoid_pre
+                     * r = sigmoid(b_r + x_w_r_h_prev)
+                     * n = tanh(b_n + r * h_prev_u_n + x_w_n)
+                     * h = h_prev * (1 - u) + u * n */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real a = *(a_rows + row * a_stride);
+                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                        const real *b_u_row = b_u_rows + first;
+                        const real *b_r_row = b_r_rows + first;
+                        const real *b_n_row = b_n_rows + first;
+                        const real *x_w_u_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                        const real *x_w_r_h_prev_row = tile + (row - top) * slots * width + 2 * width;
+                        const real *x_w_n_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *h_prev_u_n_row = tile + (row - top) * slots * width + 3 * width;
+                        real *sigmoid_sigmoid_pre_row = sigmoid_sigmoid_pre_rows + row * nH + first;
+                        real *r_row = r_rows + row * nH + first;
+                        real *n_row = n_rows + row * nH + first;
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real h_prev = h_prev_row[unit];
+                            const real b_u = b_u_row[unit];
+                            const real b_r = b_r_row[unit];
+                            const real b_n = b_n_row[unit];
+                            const real x_w_u_h_prev = x_w_u_h_prev_row[unit];
+                            const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
+                            const real x_w_n = x_w_n_row[unit];
+                            const real h_prev_u_n = h_prev_u_n_row[unit];
+                            const real sigmoid_sigmoid_pre = cg_sigmoid(b_u + x_w_u_h_prev);
+                            sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
+                            const real u = a * sigmoid_sigmoid_pre;
+                            const real r = cg_sigmoid(b_r + x_w_r_h_prev);
+                            r_row[unit] = r;
+                            const real n = cg_tanh(b_n + r * h_prev_u_n + x_w_n);
+                            n_row[unit] = n;
+                            h_row[unit] = h_prev * (1 - u) + u * n;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real a = *(a_rows + row * a_stride);
+                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                        const real *b_u_row = b_u_rows + first;
+                        const real *b_r_row = b_r_rows + first;
+                        const real *b_n_row = b_n_rows + first;
+                        const real *x_w_u_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                        const real *x_w_r_h_prev_row = tile + (row - top) * slots * width + 2 * width;
+                        const real *x_w_n_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *h_prev_u_n_row = tile + (row - top) * slots * width + 3 * width;
+                        real *sigmoid_sigmoid_pre_row = sigmoid_sigmoid_pre_rows + row * nH + first;
+                        real *r_row = r_rows + row * nH + first;
+                        real *n_row = n_rows + row * nH + first;
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real h_prev = h_prev_row[unit];
+                            const real b_u = b_u_row[unit];
+                            const real b_r = b_r_row[unit];
+                            const real b_n = b_n_row[unit];
+                            const real x_w_u_h_prev = x_w_u_h_prev_row[unit];
+                            const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
+                            const real x_w_n = x_w_n_row[unit];
+                            const real h_prev_u_n = h_prev_u_n_row[unit];
+                            const real sigmoid_sigmoid_pre = cg_sigmoid(b_u + x_w_u_h_prev);
+                            sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
+                            const real u = a * sigmoid_sigmoid_pre;
+                            const real r = cg_sigmoid(b_r + x_w_r_h_prev);
+                            r_row[unit] = r;
+                            const real n = cg_tanh(b_n + r * h_prev_u_n + x_w_n);
+                            n_row[unit] = n;
+                            h_row[unit] = h_prev * (1 - u) + u * n;
+                        }
                     }
                 }
-}
-            if (units == width) { /* a whole block: its width is known */
-                /* sigmoid_sigmoid_pre = sigmoid(b_u + x_w_u_h_prev)
-                 * u = a * sigmoid_sigmoid_pre
-                 * r = sigmoid(b_r + x_w_r_h_prev)
-                 * n = tanh(b_n + r * h_prev_u_n + x_w_n)
-                 * h = h_prev * (1 - u) + u * n */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real a = *(a_rows + row * a_stride);
-                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                    const real *b_u_row = b_u_rows + first;
-                    const real *b_r_row = b_r_rows + first;
-                    const real *b_n_row = b_n_rows + first;
-                    const real *x_w_u_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                    const real *x_w_r_h_prev_row = tile + (row - top) * slots * width + 2 * width;
-                    const real *x_w_n_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *h_prev_u_n_row = tile + (row - top) * slots * width + 3 * width;
-                    real *sigmoid_sigmoid_pre_row = sigmoid_sigmoid_pre_rows + row * nH + first;
-                    real *r_row = r_rows + row * nH + first;
-                    real *n_row = n_rows + row * nH + first;
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real h_prev = h_prev_row[unit];
-                        const real b_u = b_u_row[unit];
-                        const real b_r = b_r_row[unit];
-                        const real b_n = b_n_row[unit];
-                        const real x_w_u_h_prev = x_w_u_h_prev_row[unit];
-                        const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
-                        const real x_w_n = x_w_n_row[unit];
-                        const real h_prev_u_n = h_prev_u_n_row[unit];
-                        const real sigmoid_sigmoid_pre = cg_sigmoid(b_u + x_w_u_h_prev);
-                        sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
-                        const real u = a * sigmoid_sigmoid_pre;
-                        const real r = cg_sigmoid(b_r + x_w_r_h_prev);
-                        r_row[unit] = r;
-                        const real n = cg_tanh(b_n + r * h_prev_u_n + x_w_n);
-                        n_row[unit] = n;
-                        h_row[unit] = h_prev * (1 - u) + u * n;
-                    }
-                }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real a = *(a_rows + row * a_stride);
-                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                    const real *b_u_row = b_u_rows + first;
-                    const real *b_r_row = b_r_rows + first;
-                    const real *b_n_row = b_n_rows + first;
-                    const real *x_w_u_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                    const real *x_w_r_h_prev_row = tile + (row - top) * slots * width + 2 * width;
-                    const real *x_w_n_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *h_prev_u_n_row = tile + (row - top) * slots * width + 3 * width;
-                    real *sigmoid_sigmoid_pre_row = sigmoid_sigmoid_pre_rows + row * nH + first;
-                    real *r_row = r_rows + row * nH + first;
-                    real *n_row = n_rows + row * nH + first;
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real h_prev = h_prev_row[unit];
-                        const real b_u = b_u_row[unit];
-                        const real b_r = b_r_row[unit];
-                        const real b_n = b_n_row[unit];
-                        const real x_w_u_h_prev = x_w_u_h_prev_row[unit];
-                        const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
-                        const real x_w_n = x_w_n_row[unit];
-                        const real h_prev_u_n = h_prev_u_n_row[unit];
-                        const real sigmoid_sigmoid_pre = cg_sigmoid(b_u + x_w_u_h_prev);
-                        sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
-                        const real u = a * sigmoid_sigmoid_pre;
-                        const real r = cg_sigmoid(b_r + x_w_r_h_prev);
-                        r_row[unit] = r;
-                        const real n = cg_tanh(b_n + r * h_prev_u_n + x_w_n);
-                        n_row[unit] = n;
-                        h_row[unit] = h_prev * (1 - u) + u * n;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -961,9 +972,9 @@ typedef struct {
     real *reverse_2_panel_1; /* packed weights */
     real *reverse_2_panel_2; /* packed weights */
     real *reverse_2_panel_3; /* packed weights */
-    real *deferred_8_panel_1; /* packed weights */
-    real *deferred_8_panel_2; /* packed weights */
-    real *deferred_8_panel_3; /* packed weights */
+    real *deferred_9_panel_1; /* packed weights */
+    real *deferred_9_panel_2; /* packed weights */
+    real *deferred_9_panel_3; /* packed weights */
     real *reverse_d_h_in; /* of one step */
     real *reverse_u; /* of one step */
     real *d_n_pre_time; /* kept for a chunk of steps */
@@ -972,7 +983,7 @@ typedef struct {
     real *d_u_time; /* kept for a chunk of steps */
     real *d_sigmoid_pre_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
-    real *deferred_8_whole; /* products of one step */
+    real *deferred_9_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
@@ -1110,64 +1121,75 @@ static void CELLGEN_NAME(augru_sequence_backward_reverse_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_h_prev_u_n_rows + top * (nH), nH, 1,
+                         memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_r_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_sigmoid_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_2_panel_3 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_3, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_h_prev_u_n_rows + top * (nH), nH, 1,
-                     memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_r_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_sigmoid_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_2_panel_3 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_3, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_prev = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                    const real *d_h_prev_1_d_r_pre_d_sigmoid_pre_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *u_row = u_rows + row * nH + first;
-                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
-                        const real d_h_prev_1_d_r_pre_d_sigmoid_pre = d_h_prev_1_d_r_pre_d_sigmoid_pre_row[unit];
-                        const real u = u_row[unit];
-                        d_h_prev_row[unit] = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_prev = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                        const real *d_h_prev_1_d_r_pre_d_sigmoid_pre_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *u_row = u_rows + row * nH + first;
+                        real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_h_in = d_h_in_row[unit];
+                            const real d_h_prev_1_d_r_pre_d_sigmoid_pre = d_h_prev_1_d_r_pre_d_sigmoid_pre_row[unit];
+                            const real u = u_row[unit];
+                            d_h_prev_row[unit] = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                        const real *d_h_prev_1_d_r_pre_d_sigmoid_pre_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *u_row = u_rows + row * nH + first;
+                        real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_h_in = d_h_in_row[unit];
+                            const real d_h_prev_1_d_r_pre_d_sigmoid_pre = d_h_prev_1_d_r_pre_d_sigmoid_pre_row[unit];
+                            const real u = u_row[unit];
+                            d_h_prev_row[unit] = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                    const real *d_h_prev_1_d_r_pre_d_sigmoid_pre_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *u_row = u_rows + row * nH + first;
-                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
-                        const real d_h_prev_1_d_r_pre_d_sigmoid_pre = d_h_prev_1_d_r_pre_d_sigmoid_pre_row[unit];
-                        const real u = u_row[unit];
-                        d_h_prev_row[unit] = d_h_in * (1 - u) + d_h_prev_1_d_r_pre_d_sigmoid_pre;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1183,21 +1205,16 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_1)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *d_u_rows = memory->d_u_time + step % memory->chunk_steps * nB * nH;
     const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step % memory->chunk_steps * nB * nH;
-    const real *sigmoid_sigmoid_pre_rows = memory->args->sigmoid_sigmoid_pre + step * nB * nH;
     real *d_b_n_rows = memory->args->d_b_n;
     real *d_b_r_rows = memory->args->d_b_r;
     real *d_b_u_rows = memory->args->d_b_u;
-    real *d_a_rows = memory->across_d_a.rows + step * memory->across_d_a.step;
-    const int64_t d_a_stride = memory->across_d_a.row;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b_n = sum(d_n_pre -> (H,))
      * d_b_r = sum(d_r_pre -> (H,))
-     * d_b_u = sum(d_sigmoid_pre -> (H,))
-     * d_a = sum(d_a_terms -> (B, 1)) */
+     * d_b_u = sum(d_sigmoid_pre -> (H,)) */
     real *d_b_n_row = d_b_n_rows + first;
     real *d_b_r_row = d_b_r_rows + first;
     real *d_b_u_row = d_b_u_rows + first;
@@ -1205,27 +1222,51 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_1)(
         const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
         const real *d_r_pre_row = d_r_pre_rows + row * nH + first;
-        const real *d_u_row = d_u_rows + row * nH + first;
         const real *d_sigmoid_pre_row = d_sigmoid_pre_rows + row * nH + first;
-        const real *sigmoid_sigmoid_pre_row = sigmoid_sigmoid_pre_rows + row * nH + first;
-        real d_a = 0;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_n_pre = d_n_pre_row[unit];
             const real d_r_pre = d_r_pre_row[unit];
-            const real d_u = d_u_row[unit];
             const real d_sigmoid_pre = d_sigmoid_pre_row[unit];
-            const real sigmoid_sigmoid_pre = sigmoid_sigmoid_pre_row[unit];
             d_b_n_row[unit] += d_n_pre;
             d_b_r_row[unit] += d_r_pre;
             d_b_u_row[unit] += d_sigmoid_pre;
+        }
+    }
+}
+
+static void CELLGEN_NAME(augru_sequence_backward_deferred_2)(
+    const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_u_rows = memory->d_u_time + step % memory->chunk_steps * nB * nH;
+    const real *sigmoid_sigmoid_pre_rows = memory->args->sigmoid_sigmoid_pre + step * nB * nH;
+    real *d_a_rows = memory->across_d_a.rows + step * memory->across_d_a.step;
+    const int64_t d_a_stride = memory->across_d_a.row;
+
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    /* d_a = sum(d_a_terms -> (B, 1)) */
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const real *d_u_row = d_u_rows + row * nH + first;
+        const real *sigmoid_sigmoid_pre_row = sigmoid_sigmoid_pre_rows + row * nH + first;
+        real d_a = 0;
+        CELLGEN_SUMS(d_a)
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_u = d_u_row[unit];
+            const real sigmoid_sigmoid_pre = sigmoid_sigmoid_pre_row[unit];
             d_a += d_u * sigmoid_sigmoid_pre;
         }
         *(d_a_rows + row * d_a_stride) = d_a;
     }
 }
 
-static void CELLGEN_NAME(augru_sequence_backward_deferred_2)(
+static void CELLGEN_NAME(augru_sequence_backward_deferred_3)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1246,7 +1287,7 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_u_n_rows, nH, d_u_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(augru_sequence_backward_deferred_3)(
+static void CELLGEN_NAME(augru_sequence_backward_deferred_4)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1266,7 +1307,7 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_pre_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(augru_sequence_backward_deferred_4)(
+static void CELLGEN_NAME(augru_sequence_backward_deferred_5)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1287,7 +1328,7 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_r_pre_rows, nH, d_u_r_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(augru_sequence_backward_deferred_5)(
+static void CELLGEN_NAME(augru_sequence_backward_deferred_6)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1307,7 +1348,7 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_r_pre_rows, nH, d_w_r_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(augru_sequence_backward_deferred_6)(
+static void CELLGEN_NAME(augru_sequence_backward_deferred_7)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1328,7 +1369,7 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_sigmoid_pre_rows, nH, d_u_u_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(augru_sequence_backward_deferred_7)(
+static void CELLGEN_NAME(augru_sequence_backward_deferred_8)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1348,7 +1389,7 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_rows, nH, d_w_u_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(augru_sequence_backward_deferred_8)(
+static void CELLGEN_NAME(augru_sequence_backward_deferred_9)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1372,7 +1413,7 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_8)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_8_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_9_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_n_pre_rows + row_begin * (nH), nH,
                        memory->args->w_n + first * (nH), nH,
                        out + 0 * nI, slots * nI, 0);
@@ -1385,54 +1426,65 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_8)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->deferred_8_whole + ((top + row) * slots + 0) * nI + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->deferred_9_whole + ((top + row) * slots + 0) * nI + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_n_pre_rows + top * (nH), nH, 1,
+                         memory->deferred_9_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_9_panel_1, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_r_pre_rows + top * (nH), nH, 1,
+                         memory->deferred_9_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_9_panel_2, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_sigmoid_pre_rows + top * (nH), nH, 1,
+                         memory->deferred_9_panel_3 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_9_panel_3, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_n_pre_rows + top * (nH), nH, 1,
-                     memory->deferred_8_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_8_panel_1, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_r_pre_rows + top * (nH), nH, 1,
-                     memory->deferred_8_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_8_panel_2, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_sigmoid_pre_rows + top * (nH), nH, 1,
-                     memory->deferred_8_panel_3 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_8_panel_3, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_x = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_x = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1517,17 +1569,18 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred)(
         CELLGEN_NAME(augru_sequence_backward_collect)(memory, step, begin, end);
         cellgen_team_barrier(memory->team, thread);
     }
-    if (thread == 0) CELLGEN_NAME(augru_sequence_backward_deferred_1)(memory, step, 0, rows, 0, 1);
-    CELLGEN_NAME(augru_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(augru_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(augru_sequence_backward_deferred_2)(memory, step, begin, end, 0, 1);
     CELLGEN_NAME(augru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     CELLGEN_NAME(augru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     CELLGEN_NAME(augru_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
     CELLGEN_NAME(augru_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
     CELLGEN_NAME(augru_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(augru_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
     if (memory->unpacked)
-        CELLGEN_NAME(augru_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(augru_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(augru_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(augru_sequence_backward_deferred_9)(memory, step, begin, end, 0, 1);
     (void)begin, (void)end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);
@@ -1556,13 +1609,13 @@ static void CELLGEN_NAME(augru_sequence_backward_task)(int thread, int threads, 
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_r, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_2);
     if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_u, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_3);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_3);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_u[unit] = 0;
     if (nT == 0 && 1 % threads == thread)
@@ -1628,9 +1681,9 @@ static int64_t CELLGEN_NAME(augru_sequence_backward_place_packed)(
     CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_2_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_2_panel_3, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_8_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_8_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_8_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_9_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_9_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_9_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -1656,7 +1709,7 @@ static int64_t CELLGEN_NAME(augru_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_u_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_sigmoid_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->deferred_8_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_9_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
@@ -1727,13 +1780,13 @@ int CELLGEN_NAME(augru_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t n
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_r, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_2);
     if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_u, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_3);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_3);
     return CELLGEN_OK;
 }
 

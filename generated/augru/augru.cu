@@ -936,26 +936,6 @@ __global__ void CELLGEN_CUDA_NAME(augru_reverse_2)(
     cg_store(d_h_prev_rows, row, unit, d_h_prev);
 }
 
-/* d_a = sum(d_a_terms -> (B, 1)) */
-__global__ void CELLGEN_CUDA_NAME(augru_deferred_1)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_u_rows,
-    cellgen_rows<const store> sigmoid_sigmoid_pre_rows,
-    cellgen_rows<store> d_a_rows)
-{
-    const int64_t row = blockIdx.x;
-    real d_a = 0;
-    for (int64_t unit = threadIdx.x; unit < units; unit += CELLGEN_ROW_THREADS) {
-        const real d_u = cg_load(d_u_rows, row, unit);
-        const real sigmoid_sigmoid_pre = cg_load(sigmoid_sigmoid_pre_rows, row, unit);
-        d_a += d_u * sigmoid_sigmoid_pre;
-    }
-    d_a = cellgen_row_total(d_a);
-    if (threadIdx.x == 0) cg_store(d_a_rows, row, 0, d_a);
-    (void)rows;
-}
-
 /* d_b_n = sum(d_n_pre -> (H,))
  * d_b_r = sum(d_r_pre -> (H,))
  * d_b_u = sum(d_sigmoid_pre -> (H,)) */
@@ -986,6 +966,26 @@ __global__ void CELLGEN_CUDA_NAME(augru_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_n, d_b_n_rows, units, unit);
     cellgen_chunk_total(d_b_r, d_b_r_rows, units, unit);
     cellgen_chunk_total(d_b_u, d_b_u_rows, units, unit);
+}
+
+/* d_a = sum(d_a_terms -> (B, 1)) */
+__global__ void CELLGEN_CUDA_NAME(augru_deferred_2)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const store> d_u_rows,
+    cellgen_rows<const store> sigmoid_sigmoid_pre_rows,
+    cellgen_rows<store> d_a_rows)
+{
+    const int64_t row = blockIdx.x;
+    real d_a = 0;
+    for (int64_t unit = threadIdx.x; unit < units; unit += CELLGEN_ROW_THREADS) {
+        const real d_u = cg_load(d_u_rows, row, unit);
+        const real sigmoid_sigmoid_pre = cg_load(sigmoid_sigmoid_pre_rows, row, unit);
+        d_a += d_u * sigmoid_sigmoid_pre;
+    }
+    d_a = cellgen_row_total(d_a);
+    if (threadIdx.x == 0) cg_store(d_a_rows, row, 0, d_a);
+    (void)rows;
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
@@ -1322,10 +1322,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
         }
     }
     cg_copy(&run, nB, nH, cg_rows(args->d_h_prev, nH), cg_in(d_h_prev_pair, nH));
-    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(augru_deferred_1), nT * nB, nH,
-        cg_in(adjoints + 3 * nH, (5 * nH)),
-        cg_in(args->sigmoid_sigmoid_pre, nH),
-        cg_rows(args->d_a, 1));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(augru_deferred_1_over_rows), nT * nB, nH,
         cg_in(adjoints, (5 * nH)),
         cg_in(adjoints + 2 * nH, (5 * nH)),
@@ -1336,6 +1332,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(augru_cuda_sequence_backward)(
     cg_add_chunks(&run, nT * nB, nH, augru_deferred_1_over_rows_d_b_n_chunks, cg_rows(args->d_b_n, nH));
     cg_add_chunks(&run, nT * nB, nH, augru_deferred_1_over_rows_d_b_r_chunks, cg_rows(args->d_b_r, nH));
     cg_add_chunks(&run, nT * nB, nH, augru_deferred_1_over_rows_d_b_u_chunks, cg_rows(args->d_b_u, nH));
+    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(augru_deferred_2), nT * nB, nH,
+        cg_in(adjoints + 3 * nH, (5 * nH)),
+        cg_in(args->sigmoid_sigmoid_pre, nH),
+        cg_rows(args->d_a, 1));
     /* d_u_n = h_prev.T @ d_h_prev_u_n; d_u_r = h_prev.T @ d_r_pre */
     cg_gemm_tn(&run, nH, 2 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + nH, (5 * nH), h_prev_products, 2 * nH, 0);
     if (nT > 1)

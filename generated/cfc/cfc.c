@@ -279,7 +279,7 @@ int CELLGEN_NAME(cfc_backward)(int64_t nB, int64_t nI, int64_t nH, int64_t nM,
         real *d_g_pre_row = args->d_g_pre + row * nH;
         real *d_f_row = args->d_f + row * nH;
         real d_ts = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_ts)
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real d_h = d_h_row[unit];
             const real b_f = b_f_row[unit];
@@ -559,81 +559,92 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nM - first < width ? nM - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 0) * nM + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 1) * nM + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nM - first < width ? nM - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 0) * nM + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 1) * nM + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    for (int64_t row = 0; row < rows; ++row)
+                        for (int64_t unit = 0; unit < width; ++unit)
+                            tile[(row * slots + 1) * width + unit] = 0;
+                    const cg_term terms1[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_1_panel_1 + block * (nI) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 1 * vectors)},
+                    };
+                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
+                               (size_t)(1 * width) * sizeof(real));
+                    if (!memory->hoist) cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 1 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
+                    const cg_term terms2[] = {
+                        {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                         memory->forward_1_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
-            } else {
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t unit = 0; unit < width; ++unit)
-                        tile[(row * slots + 1) * width + unit] = 0;
-                const cg_term terms1[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_1_panel_1 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 1 * vectors)},
-                };
-                for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
-                           (size_t)(1 * width) * sizeof(real));
-                if (!memory->hoist) cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 1 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
-                const cg_term terms2[] = {
-                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
-                     memory->forward_1_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* tanh_tanh_pre = tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3)
-                 * q = 1.7159 * tanh_tanh_pre */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *b_bb_row = b_bb_rows + first;
-                    const real *x_w_bb_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *h_prev_w_bb_row = tile + (row - top) * slots * width + 1 * width;
-                    real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nM + first;
-                    real *q_row = q_rows + row * nM + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real b_bb = b_bb_row[unit];
-                        const real x_w_bb = x_w_bb_row[unit];
-                        const real h_prev_w_bb = h_prev_w_bb_row[unit];
-                        const real tanh_tanh_pre = cg_tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3);
-                        tanh_tanh_pre_row[unit] = tanh_tanh_pre;
-                        q_row[unit] = (real)1.7159 * tanh_tanh_pre;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nM - first < width ? nM - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* tanh_tanh_pre = tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3)
+                     * q = 1.7159 * tanh_tanh_pre */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *b_bb_row = b_bb_rows + first;
+                        const real *x_w_bb_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *h_prev_w_bb_row = tile + (row - top) * slots * width + 1 * width;
+                        real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nM + first;
+                        real *q_row = q_rows + row * nM + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real b_bb = b_bb_row[unit];
+                            const real x_w_bb = x_w_bb_row[unit];
+                            const real h_prev_w_bb = h_prev_w_bb_row[unit];
+                            const real tanh_tanh_pre = cg_tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3);
+                            tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+                            q_row[unit] = (real)1.7159 * tanh_tanh_pre;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *b_bb_row = b_bb_rows + first;
+                        const real *x_w_bb_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *h_prev_w_bb_row = tile + (row - top) * slots * width + 1 * width;
+                        real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nM + first;
+                        real *q_row = q_rows + row * nM + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real b_bb = b_bb_row[unit];
+                            const real x_w_bb = x_w_bb_row[unit];
+                            const real h_prev_w_bb = h_prev_w_bb_row[unit];
+                            const real tanh_tanh_pre = cg_tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3);
+                            tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+                            q_row[unit] = (real)1.7159 * tanh_tanh_pre;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *b_bb_row = b_bb_rows + first;
-                    const real *x_w_bb_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *h_prev_w_bb_row = tile + (row - top) * slots * width + 1 * width;
-                    real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nM + first;
-                    real *q_row = q_rows + row * nM + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real b_bb = b_bb_row[unit];
-                        const real x_w_bb = x_w_bb_row[unit];
-                        const real h_prev_w_bb = h_prev_w_bb_row[unit];
-                        const real tanh_tanh_pre = cg_tanh(2 * b_bb / 3 + 2 * x_w_bb / 3 + 2 * h_prev_w_bb / 3);
-                        tanh_tanh_pre_row[unit] = tanh_tanh_pre;
-                        q_row[unit] = (real)1.7159 * tanh_tanh_pre;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -704,102 +715,113 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_2_whole + ((top + row) * slots + 1) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 2) * width,
-                           memory->forward_2_whole + ((top + row) * slots + 2) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_2_whole + ((top + row) * slots + 1) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 2) * width,
+                               memory->forward_2_whole + ((top + row) * slots + 2) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nM, q_rows + top * (nM), nM, 1,
+                         memory->forward_2_panel_1 + block * (nM) * 3 * width, 3 * width,
+                         cg_ahead(memory->forward_2_panel_1, block, next, tiles, nM, 3 * vectors)},
+                    };
+                    cg_tile_of(rows, 3 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nM, q_rows + top * (nM), nM, 1,
-                     memory->forward_2_panel_1 + block * (nM) * 3 * width, 3 * width,
-                     cg_ahead(memory->forward_2_panel_1, block, next, tiles, nM, 3 * vectors)},
-                };
-                cg_tile_of(rows, 3 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* f = b_f + q_w_f
-                 * g = tanh(b_g + q_w_g)
-                 * k = tanh(b_k + q_w_k)
-                 * s = sigmoid(-ts * f)
-                 * h = g * s + k * (1 - s) */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real ts = *(ts_rows + row * ts_stride);
-                    const real *b_f_row = b_f_rows + first;
-                    const real *b_g_row = b_g_rows + first;
-                    const real *b_k_row = b_k_rows + first;
-                    const real *q_w_f_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *q_w_g_row = tile + (row - top) * slots * width + 1 * width;
-                    const real *q_w_k_row = tile + (row - top) * slots * width + 2 * width;
-                    real *f_row = f_rows + row * nH + first;
-                    real *g_row = g_rows + row * nH + first;
-                    real *k_row = k_rows + row * nH + first;
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real b_f = b_f_row[unit];
-                        const real b_g = b_g_row[unit];
-                        const real b_k = b_k_row[unit];
-                        const real q_w_f = q_w_f_row[unit];
-                        const real q_w_g = q_w_g_row[unit];
-                        const real q_w_k = q_w_k_row[unit];
-                        const real f = b_f + q_w_f;
-                        f_row[unit] = f;
-                        const real g = cg_tanh(b_g + q_w_g);
-                        g_row[unit] = g;
-                        const real k = cg_tanh(b_k + q_w_k);
-                        k_row[unit] = k;
-                        const real s = cg_sigmoid(-ts * f);
-                        h_row[unit] = g * s + k * (1 - s);
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* f = b_f + q_w_f
+                     * g = tanh(b_g + q_w_g)
+                     * k = tanh(b_k + q_w_k)
+                     * s = sigmoid(-ts * f)
+                     * h = g * s + k * (1 - s) */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real ts = *(ts_rows + row * ts_stride);
+                        const real *b_f_row = b_f_rows + first;
+                        const real *b_g_row = b_g_rows + first;
+                        const real *b_k_row = b_k_rows + first;
+                        const real *q_w_f_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *q_w_g_row = tile + (row - top) * slots * width + 1 * width;
+                        const real *q_w_k_row = tile + (row - top) * slots * width + 2 * width;
+                        real *f_row = f_rows + row * nH + first;
+                        real *g_row = g_rows + row * nH + first;
+                        real *k_row = k_rows + row * nH + first;
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real b_f = b_f_row[unit];
+                            const real b_g = b_g_row[unit];
+                            const real b_k = b_k_row[unit];
+                            const real q_w_f = q_w_f_row[unit];
+                            const real q_w_g = q_w_g_row[unit];
+                            const real q_w_k = q_w_k_row[unit];
+                            const real f = b_f + q_w_f;
+                            f_row[unit] = f;
+                            const real g = cg_tanh(b_g + q_w_g);
+                            g_row[unit] = g;
+                            const real k = cg_tanh(b_k + q_w_k);
+                            k_row[unit] = k;
+                            const real s = cg_sigmoid(-ts * f);
+                            h_row[unit] = g * s + k * (1 - s);
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real ts = *(ts_rows + row * ts_stride);
+                        const real *b_f_row = b_f_rows + first;
+                        const real *b_g_row = b_g_rows + first;
+                        const real *b_k_row = b_k_rows + first;
+                        const real *q_w_f_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *q_w_g_row = tile + (row - top) * slots * width + 1 * width;
+                        const real *q_w_k_row = tile + (row - top) * slots * width + 2 * width;
+                        real *f_row = f_rows + row * nH + first;
+                        real *g_row = g_rows + row * nH + first;
+                        real *k_row = k_rows + row * nH + first;
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real b_f = b_f_row[unit];
+                            const real b_g = b_g_row[unit];
+                            const real b_k = b_k_row[unit];
+                            const real q_w_f = q_w_f_row[unit];
+                            const real q_w_g = q_w_g_row[unit];
+                            const real q_w_k = q_w_k_row[unit];
+                            const real f = b_f + q_w_f;
+                            f_row[unit] = f;
+                            const real g = cg_tanh(b_g + q_w_g);
+                            g_row[unit] = g;
+                            const real k = cg_tanh(b_k + q_w_k);
+                            k_row[unit] = k;
+                            const real s = cg_sigmoid(-ts * f);
+                            h_row[unit] = g * s + k * (1 - s);
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real ts = *(ts_rows + row * ts_stride);
-                    const real *b_f_row = b_f_rows + first;
-                    const real *b_g_row = b_g_rows + first;
-                    const real *b_k_row = b_k_rows + first;
-                    const real *q_w_f_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *q_w_g_row = tile + (row - top) * slots * width + 1 * width;
-                    const real *q_w_k_row = tile + (row - top) * slots * width + 2 * width;
-                    real *f_row = f_rows + row * nH + first;
-                    real *g_row = g_rows + row * nH + first;
-                    real *k_row = k_rows + row * nH + first;
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real b_f = b_f_row[unit];
-                        const real b_g = b_g_row[unit];
-                        const real b_k = b_k_row[unit];
-                        const real q_w_f = q_w_f_row[unit];
-                        const real q_w_g = q_w_g_row[unit];
-                        const real q_w_k = q_w_k_row[unit];
-                        const real f = b_f + q_w_f;
-                        f_row[unit] = f;
-                        const real g = cg_tanh(b_g + q_w_g);
-                        g_row[unit] = g;
-                        const real k = cg_tanh(b_k + q_w_k);
-                        k_row[unit] = k;
-                        const real s = cg_sigmoid(-ts * f);
-                        h_row[unit] = g * s + k * (1 - s);
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1125,7 +1147,7 @@ typedef struct {
     real *reverse_2_panel_2; /* packed weights */
     real *reverse_2_panel_3; /* packed weights */
     real *reverse_3_panel_1; /* packed weights */
-    real *deferred_8_panel_1; /* packed weights */
+    real *deferred_9_panel_1; /* packed weights */
     real *d_s_pre_time; /* kept for a chunk of steps */
     real *d_k_pre_time; /* kept for a chunk of steps */
     real *d_g_pre_time; /* kept for a chunk of steps */
@@ -1136,7 +1158,7 @@ typedef struct {
     real *reverse_3_whole; /* products of one step */
     real *deferred_q; /* of a chunk */
     real *deferred_d_b_bb_terms; /* of a chunk */
-    real *deferred_8_whole; /* products of one step */
+    real *deferred_9_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
@@ -1256,70 +1278,81 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nM - first < width ? nM - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_2_whole + ((top + row) * slots + 0) * nM + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nM - first < width ? nM - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + 0) * nM + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_k_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_g_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_f_rows + top * (nH), nH, 1,
+                         memory->reverse_2_panel_3 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_3, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_k_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_g_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_f_rows + top * (nH), nH, 1,
-                     memory->reverse_2_panel_3 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_3, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_tanh_tanh_pre = 1.7159 * d_q
-                 * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
-                 * d_h_prev_w_bb = 2 * d_tanh_pre / 3 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_q_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nM + first;
-                    real *d_tanh_pre_row = d_tanh_pre_rows + row * nM + first;
-                    real *d_h_prev_w_bb_row = d_h_prev_w_bb_rows + row * nM + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_q = d_q_row[unit];
-                        const real tanh_tanh_pre = tanh_tanh_pre_row[unit];
-                        const real d_tanh_tanh_pre = (real)1.7159 * d_q;
-                        const real d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
-                        d_tanh_pre_row[unit] = d_tanh_pre;
-                        d_h_prev_w_bb_row[unit] = 2 * d_tanh_pre / 3;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nM - first < width ? nM - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_tanh_tanh_pre = 1.7159 * d_q
+                     * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
+                     * d_h_prev_w_bb = 2 * d_tanh_pre / 3 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_q_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nM + first;
+                        real *d_tanh_pre_row = d_tanh_pre_rows + row * nM + first;
+                        real *d_h_prev_w_bb_row = d_h_prev_w_bb_rows + row * nM + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_q = d_q_row[unit];
+                            const real tanh_tanh_pre = tanh_tanh_pre_row[unit];
+                            const real d_tanh_tanh_pre = (real)1.7159 * d_q;
+                            const real d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
+                            d_tanh_pre_row[unit] = d_tanh_pre;
+                            d_h_prev_w_bb_row[unit] = 2 * d_tanh_pre / 3;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_q_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nM + first;
+                        real *d_tanh_pre_row = d_tanh_pre_rows + row * nM + first;
+                        real *d_h_prev_w_bb_row = d_h_prev_w_bb_rows + row * nM + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_q = d_q_row[unit];
+                            const real tanh_tanh_pre = tanh_tanh_pre_row[unit];
+                            const real d_tanh_tanh_pre = (real)1.7159 * d_q;
+                            const real d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
+                            d_tanh_pre_row[unit] = d_tanh_pre;
+                            d_h_prev_w_bb_row[unit] = 2 * d_tanh_pre / 3;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_q_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nM + first;
-                    real *d_tanh_pre_row = d_tanh_pre_rows + row * nM + first;
-                    real *d_h_prev_w_bb_row = d_h_prev_w_bb_rows + row * nM + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_q = d_q_row[unit];
-                        const real tanh_tanh_pre = tanh_tanh_pre_row[unit];
-                        const real d_tanh_tanh_pre = (real)1.7159 * d_q;
-                        const real d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
-                        d_tanh_pre_row[unit] = d_tanh_pre;
-                        d_h_prev_w_bb_row[unit] = 2 * d_tanh_pre / 3;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1353,48 +1386,59 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nM, d_h_prev_w_bb_rows + top * (nM), nM, 1,
+                         memory->reverse_3_panel_1 + block * (nM) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nM, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nM, d_h_prev_w_bb_rows + top * (nM), nM, 1,
-                     memory->reverse_3_panel_1 + block * (nM) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nM, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_prev = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_h_prev_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_prev = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_h_prev_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_h_prev_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_h_prev_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1449,51 +1493,71 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_2)(
     const int64_t nH = memory->nH;
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)step, (void)row_begin, (void)row_end;
-    const real *d_s_pre_rows = memory->d_s_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_k_pre_rows = memory->d_k_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_g_pre_rows = memory->d_g_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_f_rows = memory->d_f_time + step % memory->chunk_steps * nB * nH;
-    const real *f_rows = memory->args->f + step * nB * nH;
     real *d_b_k_rows = memory->args->d_b_k;
     real *d_b_g_rows = memory->args->d_b_g;
     real *d_b_f_rows = memory->args->d_b_f;
-    real *d_ts_rows = memory->across_d_ts.rows + step * memory->across_d_ts.step;
-    const int64_t d_ts_stride = memory->across_d_ts.row;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b_k = sum(d_k_pre -> (H,))
      * d_b_g = sum(d_g_pre -> (H,))
-     * d_b_f = sum(d_f -> (H,))
-     * d_ts = sum(d_ts_terms -> (B, 1)) */
+     * d_b_f = sum(d_f -> (H,)) */
     real *d_b_k_row = d_b_k_rows + first;
     real *d_b_g_row = d_b_g_rows + first;
     real *d_b_f_row = d_b_f_rows + first;
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
-        const real *d_s_pre_row = d_s_pre_rows + row * nH + first;
         const real *d_k_pre_row = d_k_pre_rows + row * nH + first;
         const real *d_g_pre_row = d_g_pre_rows + row * nH + first;
         const real *d_f_row = d_f_rows + row * nH + first;
-        const real *f_row = f_rows + row * nH + first;
-        real d_ts = 0;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
-            const real d_s_pre = d_s_pre_row[unit];
             const real d_k_pre = d_k_pre_row[unit];
             const real d_g_pre = d_g_pre_row[unit];
             const real d_f = d_f_row[unit];
-            const real f = f_row[unit];
             d_b_k_row[unit] += d_k_pre;
             d_b_g_row[unit] += d_g_pre;
             d_b_f_row[unit] += d_f;
+        }
+    }
+}
+
+static void CELLGEN_NAME(cfc_sequence_backward_deferred_3)(
+    const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    const int64_t nM = memory->nM;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)step, (void)row_begin, (void)row_end;
+    const real *d_s_pre_rows = memory->d_s_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *f_rows = memory->args->f + step * nB * nH;
+    real *d_ts_rows = memory->across_d_ts.rows + step * memory->across_d_ts.step;
+    const int64_t d_ts_stride = memory->across_d_ts.row;
+
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    /* d_ts = sum(d_ts_terms -> (B, 1)) */
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const real *d_s_pre_row = d_s_pre_rows + row * nH + first;
+        const real *f_row = f_rows + row * nH + first;
+        real d_ts = 0;
+        CELLGEN_SUMS(d_ts)
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_s_pre = d_s_pre_row[unit];
+            const real f = f_row[unit];
             d_ts += -d_s_pre * f;
         }
         *(d_ts_rows + row * d_ts_stride) = d_ts;
     }
 }
 
-static void CELLGEN_NAME(cfc_sequence_backward_deferred_3)(
+static void CELLGEN_NAME(cfc_sequence_backward_deferred_4)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1515,7 +1579,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nM, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_w_bb_rows, nM, d_w_bb_rows + nI * nM + first * nM, nM, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(cfc_sequence_backward_deferred_4)(
+static void CELLGEN_NAME(cfc_sequence_backward_deferred_5)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1536,7 +1600,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nM, row_end - row_begin, x_rows + first, x_stride, d_b_bb_terms_rows, nM, d_w_bb_rows + first * nM, nM, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(cfc_sequence_backward_deferred_5)(
+static void CELLGEN_NAME(cfc_sequence_backward_deferred_6)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1556,7 +1620,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, q_rows + first, nM, d_k_pre_rows, nH, d_w_k_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(cfc_sequence_backward_deferred_6)(
+static void CELLGEN_NAME(cfc_sequence_backward_deferred_7)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1576,7 +1640,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, q_rows + first, nM, d_g_pre_rows, nH, d_w_g_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(cfc_sequence_backward_deferred_7)(
+static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1596,7 +1660,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, q_rows + first, nM, d_f_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
+static void CELLGEN_NAME(cfc_sequence_backward_deferred_9)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1619,55 +1683,66 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_8_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_9_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nM, d_b_bb_terms_rows + row_begin * (nM), nM,
                        memory->args->w_bb + first * (nM), nM,
                        out + 0 * nI, slots * nI, 0);
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->deferred_8_whole + ((top + row) * slots + 0) * nI + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->deferred_9_whole + ((top + row) * slots + 0) * nI + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nM, d_b_bb_terms_rows + top * (nM), nM, 1,
+                         memory->deferred_9_panel_1 + block * (nM) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_9_panel_1, block, next, tiles, nM, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nM, d_b_bb_terms_rows + top * (nM), nM, 1,
-                     memory->deferred_8_panel_1 + block * (nM) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_8_panel_1, block, next, tiles, nM, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_x = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_x = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1758,9 +1833,9 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred)(
     }
     CELLGEN_NAME(cfc_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
-    if (thread == 0) CELLGEN_NAME(cfc_sequence_backward_deferred_2)(memory, step, 0, rows, 0, 1);
+    CELLGEN_NAME(cfc_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(cfc_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(cfc_sequence_backward_deferred_3)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(cfc_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
@@ -1770,10 +1845,12 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred)(
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(cfc_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(cfc_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
-        CELLGEN_NAME(cfc_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(cfc_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(cfc_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(cfc_sequence_backward_deferred_9)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
@@ -1807,7 +1884,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_task)(int thread, int threads, vo
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nM, memory->args->w_bb, nM, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_1);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < (nI + nH) * nM; ++unit) args->d_w_bb[unit] = 0;
     if (1 % threads == thread)
@@ -1874,7 +1951,7 @@ static int64_t CELLGEN_NAME(cfc_sequence_backward_place_packed)(
     CELLGEN_PLACE(memory->reverse_2_panel_2, real, 1, cg_panels_size(nH, 1, nM, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_2_panel_3, real, 1, cg_panels_size(nH, 1, nM, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(nM, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_8_panel_1, real, 1, cg_panels_size(nM, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_9_panel_1, real, 1, cg_panels_size(nM, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -1902,7 +1979,7 @@ static int64_t CELLGEN_NAME(cfc_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_q, real, 1, chunk_rows * nM);
     CELLGEN_PLACE(memory->deferred_d_b_bb_terms, real, 1, chunk_rows * nM);
-    CELLGEN_PLACE(memory->deferred_8_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_9_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
@@ -1974,7 +2051,7 @@ int CELLGEN_NAME(cfc_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nM, memory->args->w_bb, nM, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_1);
     return CELLGEN_OK;
 }
 

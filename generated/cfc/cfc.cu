@@ -1117,26 +1117,6 @@ __global__ void CELLGEN_CUDA_NAME(cfc_deferred_1_over_rows)(
     cellgen_chunk_total(d_b_bb, d_b_bb_rows, units, unit);
 }
 
-/* d_ts = sum(d_ts_terms -> (B, 1)) */
-__global__ void CELLGEN_CUDA_NAME(cfc_deferred_2)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_s_pre_rows,
-    cellgen_rows<const store> f_rows,
-    cellgen_rows<store> d_ts_rows)
-{
-    const int64_t row = blockIdx.x;
-    real d_ts = 0;
-    for (int64_t unit = threadIdx.x; unit < units; unit += CELLGEN_ROW_THREADS) {
-        const real d_s_pre = cg_load(d_s_pre_rows, row, unit);
-        const real f = cg_load(f_rows, row, unit);
-        d_ts += -d_s_pre * f;
-    }
-    d_ts = cellgen_row_total(d_ts);
-    if (threadIdx.x == 0) cg_store(d_ts_rows, row, 0, d_ts);
-    (void)rows;
-}
-
 /* d_b_k = sum(d_k_pre -> (H,))
  * d_b_g = sum(d_g_pre -> (H,))
  * d_b_f = sum(d_f -> (H,)) */
@@ -1167,6 +1147,26 @@ __global__ void CELLGEN_CUDA_NAME(cfc_deferred_2_over_rows)(
     cellgen_chunk_total(d_b_k, d_b_k_rows, units, unit);
     cellgen_chunk_total(d_b_g, d_b_g_rows, units, unit);
     cellgen_chunk_total(d_b_f, d_b_f_rows, units, unit);
+}
+
+/* d_ts = sum(d_ts_terms -> (B, 1)) */
+__global__ void CELLGEN_CUDA_NAME(cfc_deferred_3)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const store> d_s_pre_rows,
+    cellgen_rows<const store> f_rows,
+    cellgen_rows<store> d_ts_rows)
+{
+    const int64_t row = blockIdx.x;
+    real d_ts = 0;
+    for (int64_t unit = threadIdx.x; unit < units; unit += CELLGEN_ROW_THREADS) {
+        const real d_s_pre = cg_load(d_s_pre_rows, row, unit);
+        const real f = cg_load(f_rows, row, unit);
+        d_ts += -d_s_pre * f;
+    }
+    d_ts = cellgen_row_total(d_ts);
+    if (threadIdx.x == 0) cg_store(d_ts_rows, row, 0, d_ts);
+    (void)rows;
 }
 
 /* A block takes some rows through all steps, the recurrent weights in its shared memory. */
@@ -1497,10 +1497,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward)(
         cg_in(adjoints + 4 * nH, (4 * nH + 2 * nM)),
         cfc_deferred_1_over_rows_d_b_bb_chunks);
     cg_add_chunks(&run, nT * nB, nM, cfc_deferred_1_over_rows_d_b_bb_chunks, cg_rows(args->d_b_bb, nM));
-    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(cfc_deferred_2), nT * nB, nH,
-        cg_in(adjoints, (4 * nH + 2 * nM)),
-        cg_in(args->f, nH),
-        cg_rows(args->d_ts, 1));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(cfc_deferred_2_over_rows), nT * nB, nH,
         cg_in(adjoints + nH, (4 * nH + 2 * nM)),
         cg_in(adjoints + 2 * nH, (4 * nH + 2 * nM)),
@@ -1511,6 +1507,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(cfc_cuda_sequence_backward)(
     cg_add_chunks(&run, nT * nB, nH, cfc_deferred_2_over_rows_d_b_k_chunks, cg_rows(args->d_b_k, nH));
     cg_add_chunks(&run, nT * nB, nH, cfc_deferred_2_over_rows_d_b_g_chunks, cg_rows(args->d_b_g, nH));
     cg_add_chunks(&run, nT * nB, nH, cfc_deferred_2_over_rows_d_b_f_chunks, cg_rows(args->d_b_f, nH));
+    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(cfc_deferred_3), nT * nB, nH,
+        cg_in(adjoints, (4 * nH + 2 * nM)),
+        cg_in(args->f, nH),
+        cg_rows(args->d_ts, 1));
     /* d_w_bb[I:I + H, :M] = h_prev.T @ d_h_prev_w_bb */
     cg_gemm_tn(&run, nH, nM, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 4 * nH + nM, (4 * nH + 2 * nM), args->d_w_bb + nI * nM, nM, 0);
     if (nT > 1)

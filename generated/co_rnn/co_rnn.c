@@ -369,86 +369,97 @@ static void CELLGEN_NAME(co_rnn_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_1_panel_1 + block * (nI) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 1 * vectors)},
+                        {nH, y_prev_rows + top * (y_prev_stride), y_prev_stride, 1,
+                         memory->forward_1_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 1 * vectors)},
+                        {nH, z_prev_rows + top * (z_prev_stride), z_prev_stride, 1,
+                         memory->forward_1_panel_3 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_1_panel_3, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
+                               (size_t)(1 * width) * sizeof(real));
+                    cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 3 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_1_panel_1 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 1 * vectors)},
-                    {nH, y_prev_rows + top * (y_prev_stride), y_prev_stride, 1,
-                     memory->forward_1_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 1 * vectors)},
-                    {nH, z_prev_rows + top * (z_prev_stride), z_prev_stride, 1,
-                     memory->forward_1_panel_3 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_3, block, next, tiles, nH, 1 * vectors)},
-                };
-                for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
-                           (size_t)(1 * width) * sizeof(real));
-                cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 3 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* force = tanh(b + x_u_y_prev_z_prev)
-                 * z = (force - y_prev * gam - z_prev * eps) * dt + z_prev
-                 * y = y_prev + dt * z */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *y_prev_row = y_prev_rows + row * y_prev_stride + first;
-                    const real *z_prev_row = z_prev_rows + row * z_prev_stride + first;
-                    const real *b_row = b_rows + first;
-                    const real *x_u_y_prev_z_prev_row = tile + (row - top) * slots * width + 0 * width;
-                    real *force_row = force_rows + row * nH + first;
-                    real *z_row = z_rows + row * z_stride + first;
-                    real *y_row = y_rows + row * y_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real y_prev = y_prev_row[unit];
-                        const real z_prev = z_prev_row[unit];
-                        const real b = b_row[unit];
-                        const real x_u_y_prev_z_prev = x_u_y_prev_z_prev_row[unit];
-                        const real force = cg_tanh(b + x_u_y_prev_z_prev);
-                        force_row[unit] = force;
-                        const real z = (force - y_prev * gam - z_prev * eps) * dt + z_prev;
-                        z_row[unit] = z;
-                        y_row[unit] = y_prev + dt * z;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* force = tanh(b + x_u_y_prev_z_prev)
+                     * z = (force - y_prev * gam - z_prev * eps) * dt + z_prev
+                     * y = y_prev + dt * z */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *y_prev_row = y_prev_rows + row * y_prev_stride + first;
+                        const real *z_prev_row = z_prev_rows + row * z_prev_stride + first;
+                        const real *b_row = b_rows + first;
+                        const real *x_u_y_prev_z_prev_row = tile + (row - top) * slots * width + 0 * width;
+                        real *force_row = force_rows + row * nH + first;
+                        real *z_row = z_rows + row * z_stride + first;
+                        real *y_row = y_rows + row * y_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real y_prev = y_prev_row[unit];
+                            const real z_prev = z_prev_row[unit];
+                            const real b = b_row[unit];
+                            const real x_u_y_prev_z_prev = x_u_y_prev_z_prev_row[unit];
+                            const real force = cg_tanh(b + x_u_y_prev_z_prev);
+                            force_row[unit] = force;
+                            const real z = (force - y_prev * gam - z_prev * eps) * dt + z_prev;
+                            z_row[unit] = z;
+                            y_row[unit] = y_prev + dt * z;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *y_prev_row = y_prev_rows + row * y_prev_stride + first;
+                        const real *z_prev_row = z_prev_rows + row * z_prev_stride + first;
+                        const real *b_row = b_rows + first;
+                        const real *x_u_y_prev_z_prev_row = tile + (row - top) * slots * width + 0 * width;
+                        real *force_row = force_rows + row * nH + first;
+                        real *z_row = z_rows + row * z_stride + first;
+                        real *y_row = y_rows + row * y_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real y_prev = y_prev_row[unit];
+                            const real z_prev = z_prev_row[unit];
+                            const real b = b_row[unit];
+                            const real x_u_y_prev_z_prev = x_u_y_prev_z_prev_row[unit];
+                            const real force = cg_tanh(b + x_u_y_prev_z_prev);
+                            force_row[unit] = force;
+                            const real z = (force - y_prev * gam - z_prev * eps) * dt + z_prev;
+                            z_row[unit] = z;
+                            y_row[unit] = y_prev + dt * z;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *y_prev_row = y_prev_rows + row * y_prev_stride + first;
-                    const real *z_prev_row = z_prev_rows + row * z_prev_stride + first;
-                    const real *b_row = b_rows + first;
-                    const real *x_u_y_prev_z_prev_row = tile + (row - top) * slots * width + 0 * width;
-                    real *force_row = force_rows + row * nH + first;
-                    real *z_row = z_rows + row * z_stride + first;
-                    real *y_row = y_rows + row * y_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real y_prev = y_prev_row[unit];
-                        const real z_prev = z_prev_row[unit];
-                        const real b = b_row[unit];
-                        const real x_u_y_prev_z_prev = x_u_y_prev_z_prev_row[unit];
-                        const real force = cg_tanh(b + x_u_y_prev_z_prev);
-                        force_row[unit] = force;
-                        const real z = (force - y_prev * gam - z_prev * eps) * dt + z_prev;
-                        z_row[unit] = z;
-                        y_row[unit] = y_prev + dt * z;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -889,70 +900,81 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_reverse_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->reverse_2_whole + ((top + row) * slots + 1) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + 1) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_force_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_2_panel_1 + block * (nH) * 2 * width, 2 * width,
+                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 2 * vectors)},
+                    };
+                    cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_force_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_2_panel_1 + block * (nH) * 2 * width, 2 * width,
-                     cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 2 * vectors)},
-                };
-                cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_z_prev = d_z_total * (1 - dt * eps) + d_z_prev_1
-                 * d_y_prev = d_y_in + d_y_prev_1 - d_z_total * dt * gam */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_y_in_row = d_y_in_rows + row * nH + first;
-                    const real *d_z_total_row = d_z_total_rows + row * nH + first;
-                    const real *d_z_prev_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *d_y_prev_1_row = tile + (row - top) * slots * width + 1 * width;
-                    real *d_z_prev_row = d_z_prev_rows + row * nH + first;
-                    real *d_y_prev_row = d_y_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_y_in = d_y_in_row[unit];
-                        const real d_z_total = d_z_total_row[unit];
-                        const real d_z_prev_1 = d_z_prev_1_row[unit];
-                        const real d_y_prev_1 = d_y_prev_1_row[unit];
-                        d_z_prev_row[unit] = d_z_total * (1 - dt * eps) + d_z_prev_1;
-                        d_y_prev_row[unit] = d_y_in + d_y_prev_1 - d_z_total * dt * gam;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_z_prev = d_z_total * (1 - dt * eps) + d_z_prev_1
+                     * d_y_prev = d_y_in + d_y_prev_1 - d_z_total * dt * gam */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_y_in_row = d_y_in_rows + row * nH + first;
+                        const real *d_z_total_row = d_z_total_rows + row * nH + first;
+                        const real *d_z_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *d_y_prev_1_row = tile + (row - top) * slots * width + 1 * width;
+                        real *d_z_prev_row = d_z_prev_rows + row * nH + first;
+                        real *d_y_prev_row = d_y_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_y_in = d_y_in_row[unit];
+                            const real d_z_total = d_z_total_row[unit];
+                            const real d_z_prev_1 = d_z_prev_1_row[unit];
+                            const real d_y_prev_1 = d_y_prev_1_row[unit];
+                            d_z_prev_row[unit] = d_z_total * (1 - dt * eps) + d_z_prev_1;
+                            d_y_prev_row[unit] = d_y_in + d_y_prev_1 - d_z_total * dt * gam;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_y_in_row = d_y_in_rows + row * nH + first;
+                        const real *d_z_total_row = d_z_total_rows + row * nH + first;
+                        const real *d_z_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *d_y_prev_1_row = tile + (row - top) * slots * width + 1 * width;
+                        real *d_z_prev_row = d_z_prev_rows + row * nH + first;
+                        real *d_y_prev_row = d_y_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_y_in = d_y_in_row[unit];
+                            const real d_z_total = d_z_total_row[unit];
+                            const real d_z_prev_1 = d_z_prev_1_row[unit];
+                            const real d_y_prev_1 = d_y_prev_1_row[unit];
+                            d_z_prev_row[unit] = d_z_total * (1 - dt * eps) + d_z_prev_1;
+                            d_y_prev_row[unit] = d_y_in + d_y_prev_1 - d_z_total * dt * gam;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_y_in_row = d_y_in_rows + row * nH + first;
-                    const real *d_z_total_row = d_z_total_rows + row * nH + first;
-                    const real *d_z_prev_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *d_y_prev_1_row = tile + (row - top) * slots * width + 1 * width;
-                    real *d_z_prev_row = d_z_prev_rows + row * nH + first;
-                    real *d_y_prev_row = d_y_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_y_in = d_y_in_row[unit];
-                        const real d_z_total = d_z_total_row[unit];
-                        const real d_z_prev_1 = d_z_prev_1_row[unit];
-                        const real d_y_prev_1 = d_y_prev_1_row[unit];
-                        d_z_prev_row[unit] = d_z_total * (1 - dt * eps) + d_z_prev_1;
-                        d_y_prev_row[unit] = d_y_in + d_y_prev_1 - d_z_total * dt * gam;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1075,48 +1097,59 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_5)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->deferred_5_whole + ((top + row) * slots + 0) * nI + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->deferred_5_whole + ((top + row) * slots + 0) * nI + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_force_pre_rows + top * (nH), nH, 1,
+                         memory->deferred_5_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_5_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_force_pre_rows + top * (nH), nH, 1,
-                     memory->deferred_5_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_5_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_x = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_x = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }

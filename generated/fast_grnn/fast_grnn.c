@@ -368,7 +368,7 @@ int CELLGEN_NAME(fast_grnn_weight_gradients)(int64_t nB, int64_t nI, int64_t nH,
             const real *b_z_row = args->b_z;
             const real *b_h_row = args->b_h;
             const real *s_row = s_rows + row * nH;
-            CELLGEN_VECTORIZE
+            CELLGEN_SUMS(d_sigmoid_nu, d_sigmoid_zeta)
             for (int64_t unit = 0; unit < nH; ++unit) {
                 const real d_h = d_h_row[unit];
                 const real b_z = b_z_row[unit];
@@ -487,99 +487,110 @@ static void CELLGEN_NAME(fast_grnn_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_1_panel_1 + block * (nI) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 1 * vectors)},
+                        {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                         memory->forward_1_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
+                               (size_t)(1 * width) * sizeof(real));
+                    cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_1_panel_1 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 1 * vectors)},
-                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
-                     memory->forward_1_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 1 * vectors)},
-                };
-                for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
-                           (size_t)(1 * width) * sizeof(real));
-                cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* s = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *s_row_0 = s_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        s_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* s = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *s_row_0 = s_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            s_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *s_row_0 = s_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            s_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *s_row_0 = s_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        s_row_0[unit] = tile_0[unit];
+                if (units == width) { /* a whole block: its width is known */
+                    /* z = sigmoid(b_z + s)
+                     * h_bar = tanh(b_h + s)
+                     * h = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                        const real *b_z_row = b_z_rows + first;
+                        const real *b_h_row = b_h_rows + first;
+                        const real *s_row = tile + (row - top) * slots * width + 0 * width;
+                        const real sigmoid_zeta = *(sigmoid_zeta_rows);
+                        const real sigmoid_nu = *(sigmoid_nu_rows);
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real h_prev = h_prev_row[unit];
+                            const real b_z = b_z_row[unit];
+                            const real b_h = b_h_row[unit];
+                            const real s = s_row[unit];
+                            const real z = cg_sigmoid(b_z + s);
+                            const real h_bar = cg_tanh(b_h + s);
+                            h_row[unit] = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                        const real *b_z_row = b_z_rows + first;
+                        const real *b_h_row = b_h_rows + first;
+                        const real *s_row = tile + (row - top) * slots * width + 0 * width;
+                        const real sigmoid_zeta = *(sigmoid_zeta_rows);
+                        const real sigmoid_nu = *(sigmoid_nu_rows);
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real h_prev = h_prev_row[unit];
+                            const real b_z = b_z_row[unit];
+                            const real b_h = b_h_row[unit];
+                            const real s = s_row[unit];
+                            const real z = cg_sigmoid(b_z + s);
+                            const real h_bar = cg_tanh(b_h + s);
+                            h_row[unit] = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar;
+                        }
                     }
                 }
-}
-            if (units == width) { /* a whole block: its width is known */
-                /* z = sigmoid(b_z + s)
-                 * h_bar = tanh(b_h + s)
-                 * h = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                    const real *b_z_row = b_z_rows + first;
-                    const real *b_h_row = b_h_rows + first;
-                    const real *s_row = tile + (row - top) * slots * width + 0 * width;
-                    const real sigmoid_zeta = *(sigmoid_zeta_rows);
-                    const real sigmoid_nu = *(sigmoid_nu_rows);
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real h_prev = h_prev_row[unit];
-                        const real b_z = b_z_row[unit];
-                        const real b_h = b_h_row[unit];
-                        const real s = s_row[unit];
-                        const real z = cg_sigmoid(b_z + s);
-                        const real h_bar = cg_tanh(b_h + s);
-                        h_row[unit] = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar;
-                    }
-                }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                    const real *b_z_row = b_z_rows + first;
-                    const real *b_h_row = b_h_rows + first;
-                    const real *s_row = tile + (row - top) * slots * width + 0 * width;
-                    const real sigmoid_zeta = *(sigmoid_zeta_rows);
-                    const real sigmoid_nu = *(sigmoid_nu_rows);
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real h_prev = h_prev_row[unit];
-                        const real b_z = b_z_row[unit];
-                        const real b_h = b_h_row[unit];
-                        const real s = s_row[unit];
-                        const real z = cg_sigmoid(b_z + s);
-                        const real h_bar = cg_tanh(b_h + s);
-                        h_row[unit] = h_prev * z + ((1 - z) * sigmoid_zeta + sigmoid_nu) * h_bar;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1047,58 +1058,69 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_reverse_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_s_rows + top * (nH), nH, 1,
+                         memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_s_rows + top * (nH), nH, 1,
-                     memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_prev = d_h_in * z + d_h_prev_1 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                    const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *z_row = z_rows + row * nH + first;
-                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
-                        const real d_h_prev_1 = d_h_prev_1_row[unit];
-                        const real z = z_row[unit];
-                        d_h_prev_row[unit] = d_h_in * z + d_h_prev_1;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_prev = d_h_in * z + d_h_prev_1 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                        const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *z_row = z_rows + row * nH + first;
+                        real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_h_in = d_h_in_row[unit];
+                            const real d_h_prev_1 = d_h_prev_1_row[unit];
+                            const real z = z_row[unit];
+                            d_h_prev_row[unit] = d_h_in * z + d_h_prev_1;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                        const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *z_row = z_rows + row * nH + first;
+                        real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_h_in = d_h_in_row[unit];
+                            const real d_h_prev_1 = d_h_prev_1_row[unit];
+                            const real z = z_row[unit];
+                            d_h_prev_row[unit] = d_h_in * z + d_h_prev_1;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                    const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *z_row = z_rows + row * nH + first;
-                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
-                        const real d_h_prev_1 = d_h_prev_1_row[unit];
-                        const real z = z_row[unit];
-                        d_h_prev_row[unit] = d_h_in * z + d_h_prev_1;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1221,48 +1243,59 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_deferred_4)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->deferred_4_whole + ((top + row) * slots + 0) * nI + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->deferred_4_whole + ((top + row) * slots + 0) * nI + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_s_rows + top * (nH), nH, 1,
+                         memory->deferred_4_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_4_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_s_rows + top * (nH), nH, 1,
-                     memory->deferred_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_4_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_x = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_x = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1350,7 +1383,7 @@ static void CELLGEN_NAME(fast_grnn_sequence_backward_epilogue)(const CELLGEN_NAM
         {
             const real *d_sigmoid_nu_units_row = memory->total_d_sigmoid_nu_units;
             const real *d_sigmoid_zeta_units_row = memory->total_d_sigmoid_zeta_units;
-            CELLGEN_VECTORIZE
+            CELLGEN_SUMS(d_sigmoid_nu, d_sigmoid_zeta)
             for (int64_t unit = 0; unit < nH; ++unit) {
                 const real d_sigmoid_nu_units = d_sigmoid_nu_units_row[unit];
                 const real d_sigmoid_zeta_units = d_sigmoid_zeta_units_row[unit];

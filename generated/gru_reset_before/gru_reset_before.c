@@ -570,94 +570,105 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
+                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 2 * vectors)},
+                        {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                         memory->forward_1_panel_2 + block * (nH) * 2 * width, 2 * width,
+                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 2 * vectors)},
+                    };
+                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 2) * width,
+                               (size_t)(2 * width) * sizeof(real));
+                    cg_tile_of(rows, 2 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 2 * vectors)},
-                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
-                     memory->forward_1_panel_2 + block * (nH) * 2 * width, 2 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 2 * vectors)},
-                };
-                for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 2) * width,
-                           (size_t)(2 * width) * sizeof(real));
-                cg_tile_of(rows, 2 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* z_bar = b_z + x_w_z_h_prev
-                 * r_bar = b_r + x_w_r_h_prev
-                 * z = sigmoid(z_bar)
-                 * r = sigmoid(r_bar)
-                 * h_prev_r = h_prev * r */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                    const real *b_z_row = b_z_rows + first;
-                    const real *b_r_row = b_r_rows + first;
-                    const real *x_w_z_h_prev_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_w_r_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                    real *z_row = z_rows + row * nH + first;
-                    real *r_row = r_rows + row * nH + first;
-                    real *h_prev_r_row = h_prev_r_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real h_prev = h_prev_row[unit];
-                        const real b_z = b_z_row[unit];
-                        const real b_r = b_r_row[unit];
-                        const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
-                        const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
-                        const real z_bar = b_z + x_w_z_h_prev;
-                        const real r_bar = b_r + x_w_r_h_prev;
-                        z_row[unit] = cg_sigmoid(z_bar);
-                        const real r = cg_sigmoid(r_bar);
-                        r_row[unit] = r;
-                        h_prev_r_row[unit] = h_prev * r;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* z_bar = b_z + x_w_z_h_prev
+                     * r_bar = b_r + x_w_r_h_prev
+                     * z = sigmoid(z_bar)
+                     * r = sigmoid(r_bar)
+                     * h_prev_r = h_prev * r */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                        const real *b_z_row = b_z_rows + first;
+                        const real *b_r_row = b_r_rows + first;
+                        const real *x_w_z_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_w_r_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                        real *z_row = z_rows + row * nH + first;
+                        real *r_row = r_rows + row * nH + first;
+                        real *h_prev_r_row = h_prev_r_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real h_prev = h_prev_row[unit];
+                            const real b_z = b_z_row[unit];
+                            const real b_r = b_r_row[unit];
+                            const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
+                            const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
+                            const real z_bar = b_z + x_w_z_h_prev;
+                            const real r_bar = b_r + x_w_r_h_prev;
+                            z_row[unit] = cg_sigmoid(z_bar);
+                            const real r = cg_sigmoid(r_bar);
+                            r_row[unit] = r;
+                            h_prev_r_row[unit] = h_prev * r;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                        const real *b_z_row = b_z_rows + first;
+                        const real *b_r_row = b_r_rows + first;
+                        const real *x_w_z_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_w_r_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                        real *z_row = z_rows + row * nH + first;
+                        real *r_row = r_rows + row * nH + first;
+                        real *h_prev_r_row = h_prev_r_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real h_prev = h_prev_row[unit];
+                            const real b_z = b_z_row[unit];
+                            const real b_r = b_r_row[unit];
+                            const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
+                            const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
+                            const real z_bar = b_z + x_w_z_h_prev;
+                            const real r_bar = b_r + x_w_r_h_prev;
+                            z_row[unit] = cg_sigmoid(z_bar);
+                            const real r = cg_sigmoid(r_bar);
+                            r_row[unit] = r;
+                            h_prev_r_row[unit] = h_prev * r;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                    const real *b_z_row = b_z_rows + first;
-                    const real *b_r_row = b_r_rows + first;
-                    const real *x_w_z_h_prev_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_w_r_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                    real *z_row = z_rows + row * nH + first;
-                    real *r_row = r_rows + row * nH + first;
-                    real *h_prev_r_row = h_prev_r_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real h_prev = h_prev_row[unit];
-                        const real b_z = b_z_row[unit];
-                        const real b_r = b_r_row[unit];
-                        const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
-                        const real x_w_r_h_prev = x_w_r_h_prev_row[unit];
-                        const real z_bar = b_z + x_w_z_h_prev;
-                        const real r_bar = b_r + x_w_r_h_prev;
-                        z_row[unit] = cg_sigmoid(z_bar);
-                        const real r = cg_sigmoid(r_bar);
-                        r_row[unit] = r;
-                        h_prev_r_row[unit] = h_prev * r;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -723,79 +734,90 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_2_panel_1 + block * (nI) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_2_panel_1, block, next, tiles, nI, 1 * vectors)},
+                        {nH, h_prev_r_rows + top * (nH), nH, 1,
+                         memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_2_panel_2, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
+                               (size_t)(1 * width) * sizeof(real));
+                    cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_2_panel_1 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_2_panel_1, block, next, tiles, nI, 1 * vectors)},
-                    {nH, h_prev_r_rows + top * (nH), nH, 1,
-                     memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_2_panel_2, block, next, tiles, nH, 1 * vectors)},
-                };
-                for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
-                           (size_t)(1 * width) * sizeof(real));
-                cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* n_bar = b_n + x_w_n_h_prev_r
-                 * n = tanh(n_bar)
-                 * h = h_prev * z + (1 - z) * n */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                    const real *b_n_row = b_n_rows + first;
-                    const real *z_row = z_rows + row * nH + first;
-                    const real *x_w_n_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
-                    real *n_row = n_rows + row * nH + first;
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real h_prev = h_prev_row[unit];
-                        const real b_n = b_n_row[unit];
-                        const real z = z_row[unit];
-                        const real x_w_n_h_prev_r = x_w_n_h_prev_r_row[unit];
-                        const real n_bar = b_n + x_w_n_h_prev_r;
-                        const real n = cg_tanh(n_bar);
-                        n_row[unit] = n;
-                        h_row[unit] = h_prev * z + (1 - z) * n;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* n_bar = b_n + x_w_n_h_prev_r
+                     * n = tanh(n_bar)
+                     * h = h_prev * z + (1 - z) * n */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                        const real *b_n_row = b_n_rows + first;
+                        const real *z_row = z_rows + row * nH + first;
+                        const real *x_w_n_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
+                        real *n_row = n_rows + row * nH + first;
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real h_prev = h_prev_row[unit];
+                            const real b_n = b_n_row[unit];
+                            const real z = z_row[unit];
+                            const real x_w_n_h_prev_r = x_w_n_h_prev_r_row[unit];
+                            const real n_bar = b_n + x_w_n_h_prev_r;
+                            const real n = cg_tanh(n_bar);
+                            n_row[unit] = n;
+                            h_row[unit] = h_prev * z + (1 - z) * n;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                        const real *b_n_row = b_n_rows + first;
+                        const real *z_row = z_rows + row * nH + first;
+                        const real *x_w_n_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
+                        real *n_row = n_rows + row * nH + first;
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real h_prev = h_prev_row[unit];
+                            const real b_n = b_n_row[unit];
+                            const real z = z_row[unit];
+                            const real x_w_n_h_prev_r = x_w_n_h_prev_r_row[unit];
+                            const real n_bar = b_n + x_w_n_h_prev_r;
+                            const real n = cg_tanh(n_bar);
+                            n_row[unit] = n;
+                            h_row[unit] = h_prev * z + (1 - z) * n;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                    const real *b_n_row = b_n_rows + first;
-                    const real *z_row = z_rows + row * nH + first;
-                    const real *x_w_n_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
-                    real *n_row = n_rows + row * nH + first;
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real h_prev = h_prev_row[unit];
-                        const real b_n = b_n_row[unit];
-                        const real z = z_row[unit];
-                        const real x_w_n_h_prev_r = x_w_n_h_prev_r_row[unit];
-                        const real n_bar = b_n + x_w_n_h_prev_r;
-                        const real n = cg_tanh(n_bar);
-                        n_row[unit] = n;
-                        h_row[unit] = h_prev * z + (1 - z) * n;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1249,81 +1271,92 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_n_bar_rows + top * (nH), nH, 1,
+                         memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_n_bar_rows + top * (nH), nH, 1,
-                     memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_prev_r = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_h_prev_r_row_0 = d_h_prev_r_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_h_prev_r_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_prev_r = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_h_prev_r_row_0 = d_h_prev_r_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_h_prev_r_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_h_prev_r_row_0 = d_h_prev_r_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_h_prev_r_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_h_prev_r_row_0 = d_h_prev_r_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_h_prev_r_row_0[unit] = tile_0[unit];
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_r = d_h_prev_r * h_prev
+                     * d_r_bar = d_r * (1 - r) * r */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                        const real *r_row = r_rows + row * nH + first;
+                        real *d_r_bar_row = d_r_bar_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_h_prev_r = d_h_prev_r_row[unit];
+                            const real h_prev = h_prev_row[unit];
+                            const real r = r_row[unit];
+                            const real d_r = d_h_prev_r * h_prev;
+                            d_r_bar_row[unit] = d_r * (1 - r) * r;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                        const real *r_row = r_rows + row * nH + first;
+                        real *d_r_bar_row = d_r_bar_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_h_prev_r = d_h_prev_r_row[unit];
+                            const real h_prev = h_prev_row[unit];
+                            const real r = r_row[unit];
+                            const real d_r = d_h_prev_r * h_prev;
+                            d_r_bar_row[unit] = d_r * (1 - r) * r;
+                        }
                     }
                 }
-}
-            if (units == width) { /* a whole block: its width is known */
-                /* d_r = d_h_prev_r * h_prev
-                 * d_r_bar = d_r * (1 - r) * r */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                    const real *r_row = r_rows + row * nH + first;
-                    real *d_r_bar_row = d_r_bar_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_h_prev_r = d_h_prev_r_row[unit];
-                        const real h_prev = h_prev_row[unit];
-                        const real r = r_row[unit];
-                        const real d_r = d_h_prev_r * h_prev;
-                        d_r_bar_row[unit] = d_r * (1 - r) * r;
-                    }
-                }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_prev_r_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                    const real *r_row = r_rows + row * nH + first;
-                    real *d_r_bar_row = d_r_bar_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_h_prev_r = d_h_prev_r_row[unit];
-                        const real h_prev = h_prev_row[unit];
-                        const real r = r_row[unit];
-                        const real d_r = d_h_prev_r * h_prev;
-                        d_r_bar_row[unit] = d_r * (1 - r) * r;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1364,69 +1397,80 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_r_bar_rows + top * (nH), nH, 1,
+                         memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_z_bar_rows + top * (nH), nH, 1,
+                         memory->reverse_3_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_3_panel_2, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_r_bar_rows + top * (nH), nH, 1,
-                     memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_z_bar_rows + top * (nH), nH, 1,
-                     memory->reverse_3_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_2, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_prev = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                    const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH + first;
-                    const real *d_h_prev_1_d_z_bar_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *z_row = z_rows + row * nH + first;
-                    const real *r_row = r_rows + row * nH + first;
-                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
-                        const real d_h_prev_r = d_h_prev_r_row[unit];
-                        const real d_h_prev_1_d_z_bar = d_h_prev_1_d_z_bar_row[unit];
-                        const real z = z_row[unit];
-                        const real r = r_row[unit];
-                        d_h_prev_row[unit] = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_prev = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                        const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH + first;
+                        const real *d_h_prev_1_d_z_bar_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *z_row = z_rows + row * nH + first;
+                        const real *r_row = r_rows + row * nH + first;
+                        real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_h_in = d_h_in_row[unit];
+                            const real d_h_prev_r = d_h_prev_r_row[unit];
+                            const real d_h_prev_1_d_z_bar = d_h_prev_1_d_z_bar_row[unit];
+                            const real z = z_row[unit];
+                            const real r = r_row[unit];
+                            d_h_prev_row[unit] = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                        const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH + first;
+                        const real *d_h_prev_1_d_z_bar_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *z_row = z_rows + row * nH + first;
+                        const real *r_row = r_rows + row * nH + first;
+                        real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_h_in = d_h_in_row[unit];
+                            const real d_h_prev_r = d_h_prev_r_row[unit];
+                            const real d_h_prev_1_d_z_bar = d_h_prev_1_d_z_bar_row[unit];
+                            const real z = z_row[unit];
+                            const real r = r_row[unit];
+                            d_h_prev_row[unit] = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                    const real *d_h_prev_r_row = d_h_prev_r_rows + row * nH + first;
-                    const real *d_h_prev_1_d_z_bar_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *z_row = z_rows + row * nH + first;
-                    const real *r_row = r_rows + row * nH + first;
-                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
-                        const real d_h_prev_r = d_h_prev_r_row[unit];
-                        const real d_h_prev_1_d_z_bar = d_h_prev_1_d_z_bar_row[unit];
-                        const real z = z_row[unit];
-                        const real r = r_row[unit];
-                        d_h_prev_row[unit] = d_h_in * z + d_h_prev_r * r + d_h_prev_1_d_z_bar;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1642,54 +1686,65 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_8)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->deferred_8_whole + ((top + row) * slots + 0) * nI + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->deferred_8_whole + ((top + row) * slots + 0) * nI + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_n_bar_rows + top * (nH), nH, 1,
+                         memory->deferred_8_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_8_panel_1, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_r_bar_rows + top * (nH), nH, 1,
+                         memory->deferred_8_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_8_panel_2, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_z_bar_rows + top * (nH), nH, 1,
+                         memory->deferred_8_panel_3 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_8_panel_3, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_n_bar_rows + top * (nH), nH, 1,
-                     memory->deferred_8_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_8_panel_1, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_r_bar_rows + top * (nH), nH, 1,
-                     memory->deferred_8_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_8_panel_2, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_z_bar_rows + top * (nH), nH, 1,
-                     memory->deferred_8_panel_3 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_8_panel_3, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_x = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_x = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }

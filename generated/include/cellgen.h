@@ -33,6 +33,16 @@
 #define CELLGEN_VECTORIZE
 #endif
 
+/* The same of a loop that adds up these locals, in the order of the vectors' lanes: one addition after
+ * the other takes four cycles each, six times as long. Needs -fopenmp-simd (no library); without it,
+ * and in C++, sums are formed in order. */
+#if defined(__cplusplus)
+#define CELLGEN_SUMS(...) CELLGEN_VECTORIZE
+#else
+#define CELLGEN_PRAGMA(text) _Pragma(#text)
+#define CELLGEN_SUMS(...) CELLGEN_PRAGMA(omp simd reduction(+ : __VA_ARGS__))
+#endif
+
 /* What a generated function returns. Nothing is written unless it is CELLGEN_OK. */
 enum cellgen_error {
     CELLGEN_OK = 0,

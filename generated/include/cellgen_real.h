@@ -10,6 +10,10 @@
 #include "cellgen_math.h"
 #include "cellgen_rows.h"
 
+#if defined(__GNUC__)
+#pragma GCC diagnostic ignored "-Wunknown-pragmas" /* CELLGEN_SUMS without -fopenmp-simd */
+#endif
+
 #if !defined(CELLGEN_PRECISION)
 #error "define CELLGEN_PRECISION as 32 or 64 before including cellgen_real.h"
 #elif CELLGEN_PRECISION != 32 && CELLGEN_PRECISION != 64

@@ -8,7 +8,12 @@
 #ifndef CELLGEN_ROWS_H
 #define CELLGEN_ROWS_H
 
+#include "cellgen.h"
 #include "cellgen_math.h"
+
+#if defined(__GNUC__)
+#pragma GCC system_header
+#endif
 
 #define CELLGEN_ROWS(S, REAL)                                                                      \
     CELLGEN_MATH void cellgen_first_max_##S(int64_t rows, int64_t heads, int64_t units,            \
@@ -33,6 +38,7 @@
             for (int64_t head = 0; head < heads; ++head) {                                         \
                 const REAL *from = a + row * a_row + head * units;                                 \
                 REAL total = 0;                                                                    \
+                CELLGEN_SUMS(total)                                                                \
                 for (int64_t unit = 0; unit < units; ++unit) total += from[unit];                  \
                 y[row * y_row + head] = total;                                                     \
             }                                                                                      \

@@ -267,6 +267,13 @@ CELLGEN_INLINE int64_t cellgen_even_rows(int64_t rows, int64_t most)
     return tiles > 0 ? (rows + tiles - 1) / tiles : 1;
 }
 
+/* Blocks of units whose tiles of all `rows` rows one buffer holds: with few rows their functions are
+ * computed one after the other, so that the latency of one hides behind the next. */
+CELLGEN_INLINE int64_t cellgen_blocks_of_tile(int64_t rows)
+{
+    return rows > 0 && rows < CELLGEN_TILE_HEIGHT ? CELLGEN_TILE_HEIGHT / rows : 1;
+}
+
 #endif
 
 /* What tile number `tile` of a block of rows fetches while it runs: its part of the next panel, so

@@ -69,10 +69,14 @@ struct cellgen_team {
 };
 
 /* Waiting: 64 plain loads (a pause takes 50 ns on some processors, a barrier 100), then pauses for
- * some 10 us, then sched_yield, since the thread waited for may want this processor. */
+ * some 10 us, then sched_yield, since the thread waited for may want this processor. An idle worker
+ * sleeps after 3 to 10 ms: more than what training does between two calls. A processor without work
+ * may be given to others, and is then back late: calls of 0.1 ms, as of examples/digits_over_time.py
+ * on two shared processors, took 1.0 to 1.8 instead of 0.8 to 1.0 s with workers that sleep after
+ * 0.4 ms. */
 #define CELLGEN_TEAM_EAGER 64
 #define CELLGEN_TEAM_PAUSES 256
-#define CELLGEN_TEAM_YIELDS 400 /* before an idle worker sleeps: 0.1 to 0.4 ms */
+#define CELLGEN_TEAM_YIELDS 10000
 
 static inline __attribute__((unused)) void cellgen_team_relax(uint32_t *turns)
 {

@@ -135,7 +135,7 @@ int CELLGEN_NAME(layer_norm_gru_forward)(int64_t nB, int64_t nI, int64_t nH,
         const real *xw_row = xw_rows + row * (2 * nH);
         real sum_hu = 0;
         real sum_xw = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_hu, sum_xw)
         for (int64_t unit = 0; unit < 2 * nH; ++unit) {
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
@@ -153,7 +153,7 @@ int CELLGEN_NAME(layer_norm_gru_forward)(int64_t nB, int64_t nI, int64_t nH,
         const real *xw_n_row = xw_n_rows + row * nH;
         real sum_xw_n = 0;
         real sum_hu_n = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_xw_n, sum_hu_n)
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real hu_n = hu_n_row[unit];
             const real xw_n = xw_n_row[unit];
@@ -173,7 +173,7 @@ int CELLGEN_NAME(layer_norm_gru_forward)(int64_t nB, int64_t nI, int64_t nH,
         const real sum_xw = *(sum_xw_rows + row);
         real sum_hu_sum_hu = 0;
         real sum_xw_sum_xw = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_hu_sum_hu, sum_xw_sum_xw)
         for (int64_t unit = 0; unit < 2 * nH; ++unit) {
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
@@ -193,7 +193,7 @@ int CELLGEN_NAME(layer_norm_gru_forward)(int64_t nB, int64_t nI, int64_t nH,
         const real sum_hu_n = *(sum_hu_n_rows + row);
         real sum_xw_n_sum_xw_n = 0;
         real sum_hu_n_sum_hu_n = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_xw_n_sum_xw_n, sum_hu_n_sum_hu_n)
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real hu_n = hu_n_row[unit];
             const real xw_n = xw_n_row[unit];
@@ -252,6 +252,10 @@ int CELLGEN_NAME(layer_norm_gru_forward)(int64_t nB, int64_t nI, int64_t nH,
         const real sum_xw_n_sum_xw_n = *(sum_xw_n_sum_xw_n_rows + row);
         const real sum_hu_n = *(sum_hu_n_rows + row);
         const real sum_hu_n_sum_hu_n = *(sum_hu_n_sum_hu_n_rows + row);
+        const real inverse1 = 1 / sqrt_sqrt_pre;
+        const real inverse2 = 1 / sqrt_sqrt_pre_2;
+        const real inverse3 = 1 / cg_sqrt(sum_xw_n_sum_xw_n / (real)nH + (real)1e-05);
+        const real inverse4 = 1 / cg_sqrt(sum_hu_n_sum_hu_n / (real)nH + (real)1e-05);
         real *h_row = args->h + row * nH;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < nH; ++unit) {
@@ -274,9 +278,9 @@ int CELLGEN_NAME(layer_norm_gru_forward)(int64_t nB, int64_t nI, int64_t nH,
             const real xw_1 = xw_1_row[unit];
             const real hu_n = hu_n_row[unit];
             const real xw_n = xw_n_row[unit];
-            const real z = cg_sigmoid(alpha1_0 * (hu_0 - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre + alpha2_0 * (xw_0 - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta1_0 + beta2_0);
-            const real r = cg_sigmoid(alpha1_1 * (hu_1 - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre + alpha2_1 * (xw_1 - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta1_1 + beta2_1);
-            const real n = cg_tanh(alpha3 * (xw_n - sum_xw_n / (real)nH) / cg_sqrt(sum_xw_n_sum_xw_n / (real)nH + (real)1e-05) + (alpha4 * (hu_n - sum_hu_n / (real)nH) / cg_sqrt(sum_hu_n_sum_hu_n / (real)nH + (real)1e-05) + beta4) * r + beta3);
+            const real z = cg_sigmoid(alpha1_0 * (hu_0 - (real)0.5 * sum_hu / (real)nH) * inverse1 + alpha2_0 * (xw_0 - (real)0.5 * sum_xw / (real)nH) * inverse2 + beta1_0 + beta2_0);
+            const real r = cg_sigmoid(alpha1_1 * (hu_1 - (real)0.5 * sum_hu / (real)nH) * inverse1 + alpha2_1 * (xw_1 - (real)0.5 * sum_xw / (real)nH) * inverse2 + beta1_1 + beta2_1);
+            const real n = cg_tanh(alpha3 * (xw_n - sum_xw_n / (real)nH) * inverse3 + (alpha4 * (hu_n - sum_hu_n / (real)nH) * inverse4 + beta4) * r + beta3);
             h_row[unit] = h_prev * (1 - z) + z * n;
         }
     }
@@ -467,7 +471,7 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real *xw_row = xw_rows + row * (2 * nH);
         real sum_hu = 0;
         real sum_xw = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_hu, sum_xw)
         for (int64_t unit = 0; unit < 2 * nH; ++unit) {
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
@@ -485,7 +489,7 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real *xw_n_row = xw_n_rows + row * nH;
         real sum_xw_n = 0;
         real sum_hu_n = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_xw_n, sum_hu_n)
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real hu_n = hu_n_row[unit];
             const real xw_n = xw_n_row[unit];
@@ -505,7 +509,7 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real sum_xw = *(sum_xw_rows + row);
         real sum_hu_sum_hu = 0;
         real sum_xw_sum_xw = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_hu_sum_hu, sum_xw_sum_xw)
         for (int64_t unit = 0; unit < 2 * nH; ++unit) {
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
@@ -525,7 +529,7 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real sum_hu_n = *(sum_hu_n_rows + row);
         real sum_xw_n_sum_xw_n = 0;
         real sum_hu_n_sum_hu_n = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_xw_n_sum_xw_n, sum_hu_n_sum_hu_n)
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real hu_n = hu_n_row[unit];
             const real xw_n = xw_n_row[unit];
@@ -604,6 +608,14 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row);
         const real sum_hu_n = *(sum_hu_n_rows + row);
         const real sqrt_sqrt_pre_4 = *(sqrt_sqrt_pre_4_rows + row);
+        const real inverse1 = 1 / sqrt_sqrt_pre;
+        const real inverse2 = 1 / sqrt_sqrt_pre_2;
+        const real inverse3 = 1 / (sqrt_sqrt_pre_3 * (real)nH);
+        const real inverse4 = 1 / sqrt_sqrt_pre_3;
+        const real inverse5 = 1 / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
+        const real inverse6 = 1 / (sqrt_sqrt_pre_4 * (real)nH);
+        const real inverse7 = 1 / sqrt_sqrt_pre_4;
+        const real inverse8 = 1 / (sqrt_sqrt_pre_4 * sqrt_sqrt_pre_4);
         real *z_row = z_rows + row * nH;
         real *r_row = r_rows + row * nH;
         real *d_n_pre_row = args->d_n_pre + row * nH;
@@ -613,7 +625,7 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
         real *d_gates_0_row = args->d_gates + row * (2 * nH);
         real d_sqrt_sqrt_pre_4 = 0;
         real d_sqrt_sqrt_pre_3 = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sqrt_sqrt_pre_4, d_sqrt_sqrt_pre_3)
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real d_h = d_h_row[unit];
             const real h_prev = h_prev_row[unit];
@@ -635,22 +647,22 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
             const real xw_1 = xw_1_row[unit];
             const real hu_n = hu_n_row[unit];
             const real xw_n = xw_n_row[unit];
-            const real z = cg_sigmoid(alpha1_0 * (hu_0 - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre + alpha2_0 * (xw_0 - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta1_0 + beta2_0);
+            const real z = cg_sigmoid(alpha1_0 * (hu_0 - (real)0.5 * sum_hu / (real)nH) * inverse1 + alpha2_0 * (xw_0 - (real)0.5 * sum_xw / (real)nH) * inverse2 + beta1_0 + beta2_0);
             z_row[unit] = z;
-            const real r = cg_sigmoid(alpha1_1 * (hu_1 - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre + alpha2_1 * (xw_1 - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta1_1 + beta2_1);
+            const real r = cg_sigmoid(alpha1_1 * (hu_1 - (real)0.5 * sum_hu / (real)nH) * inverse1 + alpha2_1 * (xw_1 - (real)0.5 * sum_xw / (real)nH) * inverse2 + beta1_1 + beta2_1);
             r_row[unit] = r;
-            const real n = cg_tanh(alpha3 * (xw_n - sum_xw_n / (real)nH) / sqrt_sqrt_pre_3 + (alpha4 * (hu_n - sum_hu_n / (real)nH) / sqrt_sqrt_pre_4 + beta4) * r + beta3);
+            const real n = cg_tanh(alpha3 * (xw_n - sum_xw_n / (real)nH) * inverse4 + (alpha4 * (hu_n - sum_hu_n / (real)nH) * inverse7 + beta4) * r + beta3);
             const real d_n = d_h * z;
             const real d_n_pre = d_n * (1 - n * n);
             d_n_pre_row[unit] = d_n_pre;
-            d_sum_xw_n_terms_row[unit] = -d_n_pre * alpha3 / (sqrt_sqrt_pre_3 * (real)nH);
-            d_sum_hu_n_terms_row[unit] = -d_n_pre * alpha4 * r / (sqrt_sqrt_pre_4 * (real)nH);
-            const real d_r = d_n_pre * (alpha4 * (hu_n - sum_hu_n / (real)nH) / sqrt_sqrt_pre_4 + beta4);
+            d_sum_xw_n_terms_row[unit] = -d_n_pre * alpha3 * inverse3;
+            d_sum_hu_n_terms_row[unit] = -d_n_pre * alpha4 * r * inverse6;
+            const real d_r = d_n_pre * (alpha4 * (hu_n - sum_hu_n / (real)nH) * inverse7 + beta4);
             d_gates_1_row[unit] = d_r * (1 - r) * r;
             const real d_z = d_h * (n - h_prev);
             d_gates_0_row[unit] = d_z * (1 - z) * z;
-            d_sqrt_sqrt_pre_4 += -d_n_pre * alpha4 * (hu_n - sum_hu_n / (real)nH) * r / (sqrt_sqrt_pre_4 * sqrt_sqrt_pre_4);
-            d_sqrt_sqrt_pre_3 += -d_n_pre * alpha3 * (xw_n - sum_xw_n / (real)nH) / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
+            d_sqrt_sqrt_pre_4 += -d_n_pre * alpha4 * (hu_n - sum_hu_n / (real)nH) * r * inverse8;
+            d_sqrt_sqrt_pre_3 += -d_n_pre * alpha3 * (xw_n - sum_xw_n / (real)nH) * inverse5;
         }
         *(d_sqrt_sqrt_pre_4_rows + row) = d_sqrt_sqrt_pre_4;
         *(d_sqrt_sqrt_pre_3_rows + row) = d_sqrt_sqrt_pre_3;
@@ -670,21 +682,25 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row);
         const real sum_xw = *(sum_xw_rows + row);
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row);
+        const real inverse1 = 1 / (sqrt_sqrt_pre * (real)nH);
+        const real inverse2 = 1 / (sqrt_sqrt_pre * sqrt_sqrt_pre);
+        const real inverse3 = 1 / (sqrt_sqrt_pre_2 * (real)nH);
+        const real inverse4 = 1 / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
         real *d_sum_hu_terms_row = d_sum_hu_terms_rows + row * (2 * nH);
         real *d_sum_xw_terms_row = d_sum_xw_terms_rows + row * (2 * nH);
         real d_sqrt_sqrt_pre_2 = 0;
         real d_sqrt_sqrt_pre = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sqrt_sqrt_pre_2, d_sqrt_sqrt_pre)
         for (int64_t unit = 0; unit < 2 * nH; ++unit) {
             const real d_gates = d_gates_row[unit];
             const real alpha1 = alpha1_row[unit];
             const real alpha2 = alpha2_row[unit];
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
-            d_sum_hu_terms_row[unit] = -(real)0.5 * d_gates * alpha1 / (sqrt_sqrt_pre * (real)nH);
-            d_sum_xw_terms_row[unit] = -(real)0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * (real)nH);
-            d_sqrt_sqrt_pre_2 += -d_gates * alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
-            d_sqrt_sqrt_pre += -d_gates * alpha1 * (hu - (real)0.5 * sum_hu / (real)nH) / (sqrt_sqrt_pre * sqrt_sqrt_pre);
+            d_sum_hu_terms_row[unit] = -(real)0.5 * d_gates * alpha1 * inverse1;
+            d_sum_xw_terms_row[unit] = -(real)0.5 * d_gates * alpha2 * inverse3;
+            d_sqrt_sqrt_pre_2 += -d_gates * alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) * inverse4;
+            d_sqrt_sqrt_pre += -d_gates * alpha1 * (hu - (real)0.5 * sum_hu / (real)nH) * inverse2;
         }
         *(d_sqrt_sqrt_pre_2_rows + row) = d_sqrt_sqrt_pre_2;
         *(d_sqrt_sqrt_pre_rows + row) = d_sqrt_sqrt_pre;
@@ -747,11 +763,12 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real *xw_n_row = xw_n_rows + row * nH;
         const real sum_xw_n = *(sum_xw_n_rows + row);
         const real sum_hu_n = *(sum_hu_n_rows + row);
+        const real inverse1 = 1 / (real)nH;
         real *d_hu_n_sum_hu_n_row = d_hu_n_sum_hu_n_rows + row * nH;
         real *d_xw_n_sum_xw_n_row = d_xw_n_sum_xw_n_rows + row * nH;
         real d_sum_hu_n = 0;
         real d_sum_xw_n = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sum_hu_n, d_sum_xw_n)
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real d_sum_xw_n_terms = d_sum_xw_n_terms_row[unit];
             const real d_sum_hu_n_terms = d_sum_hu_n_terms_row[unit];
@@ -759,10 +776,10 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
             const real xw_n = xw_n_row[unit];
             const real d_hu_n_sum_hu_n = d_sum_hu_n_sum_hu_n;
             d_hu_n_sum_hu_n_row[unit] = d_hu_n_sum_hu_n;
-            const real d_sum_hu_n_terms_2 = -2 * d_hu_n_sum_hu_n * (hu_n - sum_hu_n / (real)nH) / (real)nH;
+            const real d_sum_hu_n_terms_2 = -2 * d_hu_n_sum_hu_n * (hu_n - sum_hu_n / (real)nH) * inverse1;
             const real d_xw_n_sum_xw_n = d_sum_xw_n_sum_xw_n;
             d_xw_n_sum_xw_n_row[unit] = d_xw_n_sum_xw_n;
-            const real d_sum_xw_n_terms_2 = -2 * d_xw_n_sum_xw_n * (xw_n - sum_xw_n / (real)nH) / (real)nH;
+            const real d_sum_xw_n_terms_2 = -2 * d_xw_n_sum_xw_n * (xw_n - sum_xw_n / (real)nH) * inverse1;
             d_sum_hu_n += d_sum_hu_n_terms + d_sum_hu_n_terms_2;
             d_sum_xw_n += d_sum_xw_n_terms + d_sum_xw_n_terms_2;
         }
@@ -785,11 +802,12 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real *xw_row = xw_rows + row * (2 * nH);
         const real sum_hu = *(sum_hu_rows + row);
         const real sum_xw = *(sum_xw_rows + row);
+        const real inverse1 = 1 / (real)nH;
         real *d_xw_sum_xw_row = d_xw_sum_xw_rows + row * (2 * nH);
         real *d_hu_sum_hu_row = d_hu_sum_hu_rows + row * (2 * nH);
         real d_sum_xw = 0;
         real d_sum_hu = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sum_xw, d_sum_hu)
         for (int64_t unit = 0; unit < 2 * nH; ++unit) {
             const real d_sum_hu_terms = d_sum_hu_terms_row[unit];
             const real d_sum_xw_terms = d_sum_xw_terms_row[unit];
@@ -797,10 +815,10 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
             const real xw = xw_row[unit];
             const real d_xw_sum_xw = d_sum_xw_sum_xw;
             d_xw_sum_xw_row[unit] = d_xw_sum_xw;
-            const real d_sum_xw_terms_2 = -d_xw_sum_xw * (xw - (real)0.5 * sum_xw / (real)nH) / (real)nH;
+            const real d_sum_xw_terms_2 = -d_xw_sum_xw * (xw - (real)0.5 * sum_xw / (real)nH) * inverse1;
             const real d_hu_sum_hu = d_sum_hu_sum_hu;
             d_hu_sum_hu_row[unit] = d_hu_sum_hu;
-            const real d_sum_hu_terms_2 = -d_hu_sum_hu * (hu - (real)0.5 * sum_hu / (real)nH) / (real)nH;
+            const real d_sum_hu_terms_2 = -d_hu_sum_hu * (hu - (real)0.5 * sum_hu / (real)nH) * inverse1;
             d_sum_xw += d_sum_xw_terms + d_sum_xw_terms_2;
             d_sum_hu += d_sum_hu_terms + d_sum_hu_terms_2;
         }
@@ -825,6 +843,8 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row);
         const real sum_hu_n = *(sum_hu_n_rows + row);
         const real sqrt_sqrt_pre_4 = *(sqrt_sqrt_pre_4_rows + row);
+        const real inverse1 = 1 / sqrt_sqrt_pre_3;
+        const real inverse2 = 1 / sqrt_sqrt_pre_4;
         real *d_xw_n_row = args->d_xw_n + row * nH;
         real *d_hu_n_row = args->d_hu_n + row * nH;
         CELLGEN_VECTORIZE
@@ -837,8 +857,8 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
             const real hu_n = hu_n_row[unit];
             const real xw_n = xw_n_row[unit];
             const real r = r_row[unit];
-            d_xw_n_row[unit] = d_n_pre * alpha3 / sqrt_sqrt_pre_3 + d_xw_n_sum_xw_n * (2 * xw_n - 2 * sum_xw_n / (real)nH) + d_sum_xw_n;
-            d_hu_n_row[unit] = d_n_pre * alpha4 * r / sqrt_sqrt_pre_4 + d_hu_n_sum_hu_n * (2 * hu_n - 2 * sum_hu_n / (real)nH) + d_sum_hu_n;
+            d_xw_n_row[unit] = d_n_pre * alpha3 * inverse1 + d_xw_n_sum_xw_n * (2 * xw_n - 2 * sum_xw_n / (real)nH) + d_sum_xw_n;
+            d_hu_n_row[unit] = d_n_pre * alpha4 * r * inverse2 + d_hu_n_sum_hu_n * (2 * hu_n - 2 * sum_hu_n / (real)nH) + d_sum_hu_n;
         }
     }
 
@@ -858,6 +878,8 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row);
         const real sum_xw = *(sum_xw_rows + row);
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row);
+        const real inverse1 = 1 / sqrt_sqrt_pre;
+        const real inverse2 = 1 / sqrt_sqrt_pre_2;
         real *d_xw_row = args->d_xw + row * (2 * nH);
         real *d_hu_row = args->d_hu + row * (2 * nH);
         CELLGEN_VECTORIZE
@@ -869,8 +891,8 @@ int CELLGEN_NAME(layer_norm_gru_backward)(int64_t nB, int64_t nI, int64_t nH,
             const real alpha2 = alpha2_row[unit];
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
-            d_xw_row[unit] = d_gates * alpha2 / sqrt_sqrt_pre_2 + d_xw_sum_xw * (2 * xw - sum_xw / (real)nH) + d_sum_xw;
-            d_hu_row[unit] = d_gates * alpha1 / sqrt_sqrt_pre + d_hu_sum_hu * (2 * hu - sum_hu / (real)nH) + d_sum_hu;
+            d_xw_row[unit] = d_gates * alpha2 * inverse2 + d_xw_sum_xw * (2 * xw - sum_xw / (real)nH) + d_sum_xw;
+            d_hu_row[unit] = d_gates * alpha1 * inverse1 + d_hu_sum_hu * (2 * hu - sum_hu / (real)nH) + d_sum_hu;
         }
     }
 
@@ -1060,7 +1082,7 @@ int CELLGEN_NAME(layer_norm_gru_weight_gradients)(int64_t nB, int64_t nI, int64_
         const real *xw_row = xw_rows + row * (2 * nH);
         real sum_hu = 0;
         real sum_xw = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_hu, sum_xw)
         for (int64_t unit = 0; unit < 2 * nH; ++unit) {
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
@@ -1078,7 +1100,7 @@ int CELLGEN_NAME(layer_norm_gru_weight_gradients)(int64_t nB, int64_t nI, int64_
         const real *xw_n_row = xw_n_rows + row * nH;
         real sum_xw_n = 0;
         real sum_hu_n = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_xw_n, sum_hu_n)
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real hu_n = hu_n_row[unit];
             const real xw_n = xw_n_row[unit];
@@ -1098,7 +1120,7 @@ int CELLGEN_NAME(layer_norm_gru_weight_gradients)(int64_t nB, int64_t nI, int64_
         const real sum_xw = *(sum_xw_rows + row);
         real sum_hu_sum_hu = 0;
         real sum_xw_sum_xw = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_hu_sum_hu, sum_xw_sum_xw)
         for (int64_t unit = 0; unit < 2 * nH; ++unit) {
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
@@ -1118,7 +1140,7 @@ int CELLGEN_NAME(layer_norm_gru_weight_gradients)(int64_t nB, int64_t nI, int64_
         const real sum_hu_n = *(sum_hu_n_rows + row);
         real sum_xw_n_sum_xw_n = 0;
         real sum_hu_n_sum_hu_n = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_xw_n_sum_xw_n, sum_hu_n_sum_hu_n)
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real hu_n = hu_n_row[unit];
             const real xw_n = xw_n_row[unit];
@@ -1165,6 +1187,8 @@ int CELLGEN_NAME(layer_norm_gru_weight_gradients)(int64_t nB, int64_t nI, int64_
             const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row);
             const real sum_xw = *(sum_xw_rows + row);
             const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row);
+            const real inverse1 = 1 / sqrt_sqrt_pre;
+            const real inverse2 = 1 / sqrt_sqrt_pre_2;
             real *gates_row = gates_rows + row * (2 * nH);
             CELLGEN_VECTORIZE
             for (int64_t unit = 0; unit < 2 * nH; ++unit) {
@@ -1175,9 +1199,9 @@ int CELLGEN_NAME(layer_norm_gru_weight_gradients)(int64_t nB, int64_t nI, int64_
                 const real beta2 = beta2_row[unit];
                 const real hu = hu_row[unit];
                 const real xw = xw_row[unit];
-                gates_row[unit] = alpha1 * (hu - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre + alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta1 + beta2;
-                d_alpha2_row[unit] += d_gates * (xw - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2;
-                d_alpha1_row[unit] += d_gates * (hu - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre;
+                gates_row[unit] = alpha1 * (hu - (real)0.5 * sum_hu / (real)nH) * inverse1 + alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) * inverse2 + beta1 + beta2;
+                d_alpha2_row[unit] += d_gates * (xw - (real)0.5 * sum_xw / (real)nH) * inverse2;
+                d_alpha1_row[unit] += d_gates * (hu - (real)0.5 * sum_hu / (real)nH) * inverse1;
             }
         }
     }
@@ -1202,6 +1226,8 @@ int CELLGEN_NAME(layer_norm_gru_weight_gradients)(int64_t nB, int64_t nI, int64_
             const real sum_xw_n_sum_xw_n = *(sum_xw_n_sum_xw_n_rows + row);
             const real sum_hu_n = *(sum_hu_n_rows + row);
             const real sum_hu_n_sum_hu_n = *(sum_hu_n_sum_hu_n_rows + row);
+            const real inverse1 = 1 / cg_sqrt(sum_xw_n_sum_xw_n / (real)nH + (real)1e-05);
+            const real inverse2 = 1 / cg_sqrt(sum_hu_n_sum_hu_n / (real)nH + (real)1e-05);
             CELLGEN_VECTORIZE
             for (int64_t unit = 0; unit < nH; ++unit) {
                 const real d_n_pre = d_n_pre_row[unit];
@@ -1210,8 +1236,8 @@ int CELLGEN_NAME(layer_norm_gru_weight_gradients)(int64_t nB, int64_t nI, int64_
                 const real gates_1 = gates_1_row[unit];
                 const real r = cg_sigmoid(gates_1);
                 d_beta4_row[unit] += d_n_pre * r;
-                d_alpha4_row[unit] += d_n_pre * (hu_n - sum_hu_n / (real)nH) * r / cg_sqrt(sum_hu_n_sum_hu_n / (real)nH + (real)1e-05);
-                d_alpha3_row[unit] += d_n_pre * (xw_n - sum_xw_n / (real)nH) / cg_sqrt(sum_xw_n_sum_xw_n / (real)nH + (real)1e-05);
+                d_alpha4_row[unit] += d_n_pre * (hu_n - sum_hu_n / (real)nH) * r * inverse2;
+                d_alpha3_row[unit] += d_n_pre * (xw_n - sum_xw_n / (real)nH) * inverse1;
             }
         }
     }
@@ -1313,67 +1339,78 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = 2 * nH - first < width ? 2 * nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 0) * (2 * nH) + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 1) * (2 * nH) + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = 2 * nH - first < width ? 2 * nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 0) * (2 * nH) + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 1) * (2 * nH) + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    for (int64_t row = 0; row < rows; ++row)
+                        for (int64_t unit = 0; unit < width; ++unit)
+                            tile[(row * slots + 1) * width + unit] = 0;
+                    const cg_term terms1[] = {
+                        {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                         memory->forward_1_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
+                    const cg_term terms2[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_1_panel_2 + block * (nI) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nI, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
-            } else {
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t unit = 0; unit < width; ++unit)
-                        tile[(row * slots + 1) * width + unit] = 0;
-                const cg_term terms1[] = {
-                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
-                     memory->forward_1_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                const cg_term terms2[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_1_panel_2 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nI, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* hu = slot 0
-                 * xw = slot 1 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *hu_row_0 = hu_rows + row * (2 * nH) + first;
-                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                    real *xw_row_1 = xw_rows + row * (2 * nH) + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        hu_row_0[unit] = tile_0[unit];
-                        xw_row_1[unit] = tile_1[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = 2 * nH - first < width ? 2 * nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* hu = slot 0
+                     * xw = slot 1 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *hu_row_0 = hu_rows + row * (2 * nH) + first;
+                        const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                        real *xw_row_1 = xw_rows + row * (2 * nH) + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            hu_row_0[unit] = tile_0[unit];
+                            xw_row_1[unit] = tile_1[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *hu_row_0 = hu_rows + row * (2 * nH) + first;
+                        const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                        real *xw_row_1 = xw_rows + row * (2 * nH) + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            hu_row_0[unit] = tile_0[unit];
+                            xw_row_1[unit] = tile_1[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *hu_row_0 = hu_rows + row * (2 * nH) + first;
-                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                    real *xw_row_1 = xw_rows + row * (2 * nH) + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        hu_row_0[unit] = tile_0[unit];
-                        xw_row_1[unit] = tile_1[unit];
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1414,67 +1451,78 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_2_whole + ((top + row) * slots + 1) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_2_whole + ((top + row) * slots + 1) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    for (int64_t row = 0; row < rows; ++row)
+                        for (int64_t unit = 0; unit < width; ++unit)
+                            tile[(row * slots + 1) * width + unit] = 0;
+                    const cg_term terms1[] = {
+                        {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                         memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_2_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
+                    const cg_term terms2[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_2_panel_2 + block * (nI) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_2_panel_2, block, next, tiles, nI, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
-            } else {
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t unit = 0; unit < width; ++unit)
-                        tile[(row * slots + 1) * width + unit] = 0;
-                const cg_term terms1[] = {
-                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
-                     memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_2_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                const cg_term terms2[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_2_panel_2 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_2_panel_2, block, next, tiles, nI, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* hu_n = slot 0
-                 * xw_n = slot 1 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *hu_n_row_0 = hu_n_rows + row * nH + first;
-                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                    real *xw_n_row_1 = xw_n_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        hu_n_row_0[unit] = tile_0[unit];
-                        xw_n_row_1[unit] = tile_1[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* hu_n = slot 0
+                     * xw_n = slot 1 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *hu_n_row_0 = hu_n_rows + row * nH + first;
+                        const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                        real *xw_n_row_1 = xw_n_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            hu_n_row_0[unit] = tile_0[unit];
+                            xw_n_row_1[unit] = tile_1[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *hu_n_row_0 = hu_n_rows + row * nH + first;
+                        const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                        real *xw_n_row_1 = xw_n_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            hu_n_row_0[unit] = tile_0[unit];
+                            xw_n_row_1[unit] = tile_1[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *hu_n_row_0 = hu_n_rows + row * nH + first;
-                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                    real *xw_n_row_1 = xw_n_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        hu_n_row_0[unit] = tile_0[unit];
-                        xw_n_row_1[unit] = tile_1[unit];
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1502,7 +1550,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_3)(
         const real *xw_row = xw_rows + row * (2 * nH) + first;
         real sum_hu = 0;
         real sum_xw = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_hu, sum_xw)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
@@ -1537,7 +1585,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_4)(
         const real *xw_n_row = xw_n_rows + row * nH + first;
         real sum_xw_n = 0;
         real sum_hu_n = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_xw_n, sum_hu_n)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real hu_n = hu_n_row[unit];
             const real xw_n = xw_n_row[unit];
@@ -1576,7 +1624,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_5)(
         const real sum_xw = *(sum_xw_rows + row * 1);
         real sum_hu_sum_hu = 0;
         real sum_xw_sum_xw = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_hu_sum_hu, sum_xw_sum_xw)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
@@ -1615,7 +1663,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_6)(
         const real sum_hu_n = *(sum_hu_n_rows + row * 1);
         real sum_xw_n_sum_xw_n = 0;
         real sum_hu_n_sum_hu_n = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_xw_n_sum_xw_n, sum_hu_n_sum_hu_n)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real hu_n = hu_n_row[unit];
             const real xw_n = xw_n_row[unit];
@@ -1743,6 +1791,10 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8)(
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
         const real sum_hu_n = *(sum_hu_n_rows + row * 1);
         const real sqrt_sqrt_pre_4 = *(sqrt_sqrt_pre_4_rows + row * 1);
+        const real inverse1 = 1 / sqrt_sqrt_pre;
+        const real inverse2 = 1 / sqrt_sqrt_pre_2;
+        const real inverse3 = 1 / sqrt_sqrt_pre_3;
+        const real inverse4 = 1 / sqrt_sqrt_pre_4;
         real *h_row = h_rows + row * h_stride + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -1765,9 +1817,9 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8)(
             const real xw_1 = xw_1_row[unit];
             const real hu_n = hu_n_row[unit];
             const real xw_n = xw_n_row[unit];
-            const real z = cg_sigmoid(alpha1_0 * (hu_0 - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre + alpha2_0 * (xw_0 - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta1_0 + beta2_0);
-            const real r = cg_sigmoid(alpha1_1 * (hu_1 - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre + alpha2_1 * (xw_1 - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta1_1 + beta2_1);
-            const real n = cg_tanh(alpha3 * (xw_n - sum_xw_n / (real)nH) / sqrt_sqrt_pre_3 + (alpha4 * (hu_n - sum_hu_n / (real)nH) / sqrt_sqrt_pre_4 + beta4) * r + beta3);
+            const real z = cg_sigmoid(alpha1_0 * (hu_0 - (real)0.5 * sum_hu / (real)nH) * inverse1 + alpha2_0 * (xw_0 - (real)0.5 * sum_xw / (real)nH) * inverse2 + beta1_0 + beta2_0);
+            const real r = cg_sigmoid(alpha1_1 * (hu_1 - (real)0.5 * sum_hu / (real)nH) * inverse1 + alpha2_1 * (xw_1 - (real)0.5 * sum_xw / (real)nH) * inverse2 + beta1_1 + beta2_1);
+            const real n = cg_tanh(alpha3 * (xw_n - sum_xw_n / (real)nH) * inverse3 + (alpha4 * (hu_n - sum_hu_n / (real)nH) * inverse4 + beta4) * r + beta3);
             h_row[unit] = h_prev * (1 - z) + z * n;
         }
     }
@@ -2100,8 +2152,8 @@ typedef struct {
     cg_series series_d_x, across_d_x;
     real *reverse_8_panel_1; /* packed weights */
     real *reverse_8_panel_2; /* packed weights */
-    real *deferred_12_panel_1; /* packed weights */
-    real *deferred_12_panel_2; /* packed weights */
+    real *deferred_14_panel_1; /* packed weights */
+    real *deferred_14_panel_2; /* packed weights */
     real *reverse_d_h_in; /* of one step */
     real *reverse_z; /* of one step */
     real *r_time; /* kept for a chunk of steps */
@@ -2132,7 +2184,7 @@ typedef struct {
     real *deferred_d_sum_xw; /* of a chunk */
     real *deferred_d_xw_n; /* of a chunk */
     real *deferred_d_xw; /* of a chunk */
-    real *deferred_12_whole; /* products of one step */
+    real *deferred_14_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
@@ -2233,6 +2285,12 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
         const real sum_hu_n = *(sum_hu_n_rows + row * 1);
         const real sqrt_sqrt_pre_4 = *(sqrt_sqrt_pre_4_rows + row * 1);
+        const real inverse1 = 1 / sqrt_sqrt_pre;
+        const real inverse2 = 1 / sqrt_sqrt_pre_2;
+        const real inverse3 = 1 / sqrt_sqrt_pre_3;
+        const real inverse4 = 1 / (sqrt_sqrt_pre_4 * (real)nH);
+        const real inverse5 = 1 / sqrt_sqrt_pre_4;
+        const real inverse6 = 1 / (sqrt_sqrt_pre_4 * sqrt_sqrt_pre_4);
         real *d_h_in_row = d_h_in_rows + row * nH + first;
         real *z_row = z_rows + row * nH + first;
         real *r_row = r_rows + row * nH + first;
@@ -2241,7 +2299,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
         real *d_gates_1_row = d_gates_rows + row * (2 * nH) + nH + first;
         real *d_gates_0_row = d_gates_rows + row * (2 * nH) + first;
         real d_sqrt_sqrt_pre_4 = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sqrt_sqrt_pre_4)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_h = d_h_row[unit];
             const real d_h_next = d_h_next_row[unit];
@@ -2266,20 +2324,20 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
             const real xw_n = xw_n_row[unit];
             const real d_h_in = d_h + d_h_next;
             d_h_in_row[unit] = d_h_in;
-            const real z = cg_sigmoid(alpha1_0 * (hu_0 - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre + alpha2_0 * (xw_0 - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta1_0 + beta2_0);
+            const real z = cg_sigmoid(alpha1_0 * (hu_0 - (real)0.5 * sum_hu / (real)nH) * inverse1 + alpha2_0 * (xw_0 - (real)0.5 * sum_xw / (real)nH) * inverse2 + beta1_0 + beta2_0);
             z_row[unit] = z;
-            const real r = cg_sigmoid(alpha1_1 * (hu_1 - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre + alpha2_1 * (xw_1 - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta1_1 + beta2_1);
+            const real r = cg_sigmoid(alpha1_1 * (hu_1 - (real)0.5 * sum_hu / (real)nH) * inverse1 + alpha2_1 * (xw_1 - (real)0.5 * sum_xw / (real)nH) * inverse2 + beta1_1 + beta2_1);
             r_row[unit] = r;
-            const real n = cg_tanh(alpha3 * (xw_n - sum_xw_n / (real)nH) / sqrt_sqrt_pre_3 + (alpha4 * (hu_n - sum_hu_n / (real)nH) / sqrt_sqrt_pre_4 + beta4) * r + beta3);
+            const real n = cg_tanh(alpha3 * (xw_n - sum_xw_n / (real)nH) * inverse3 + (alpha4 * (hu_n - sum_hu_n / (real)nH) * inverse5 + beta4) * r + beta3);
             const real d_n = d_h_in * z;
             const real d_n_pre = d_n * (1 - n * n);
             d_n_pre_row[unit] = d_n_pre;
-            d_sum_hu_n_terms_row[unit] = -d_n_pre * alpha4 * r / (sqrt_sqrt_pre_4 * (real)nH);
-            const real d_r = d_n_pre * (alpha4 * (hu_n - sum_hu_n / (real)nH) / sqrt_sqrt_pre_4 + beta4);
+            d_sum_hu_n_terms_row[unit] = -d_n_pre * alpha4 * r * inverse4;
+            const real d_r = d_n_pre * (alpha4 * (hu_n - sum_hu_n / (real)nH) * inverse5 + beta4);
             d_gates_1_row[unit] = d_r * (1 - r) * r;
             const real d_z = d_h_in * (n - h_prev);
             d_gates_0_row[unit] = d_z * (1 - z) * z;
-            d_sqrt_sqrt_pre_4 += -d_n_pre * alpha4 * (hu_n - sum_hu_n / (real)nH) * r / (sqrt_sqrt_pre_4 * sqrt_sqrt_pre_4);
+            d_sqrt_sqrt_pre_4 += -d_n_pre * alpha4 * (hu_n - sum_hu_n / (real)nH) * r * inverse6;
         }
         *(d_sqrt_sqrt_pre_4_rows + row * 1) = d_sqrt_sqrt_pre_4;
     }
@@ -2312,15 +2370,17 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2)(
         const real *hu_row = hu_rows + row * (2 * nH) + first;
         const real sum_hu = *(sum_hu_rows + row * 1);
         const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
+        const real inverse1 = 1 / (sqrt_sqrt_pre * (real)nH);
+        const real inverse2 = 1 / (sqrt_sqrt_pre * sqrt_sqrt_pre);
         real *d_sum_hu_terms_row = d_sum_hu_terms_rows + row * (2 * nH) + first;
         real d_sqrt_sqrt_pre = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sqrt_sqrt_pre)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_gates = d_gates_row[unit];
             const real alpha1 = alpha1_row[unit];
             const real hu = hu_row[unit];
-            d_sum_hu_terms_row[unit] = -(real)0.5 * d_gates * alpha1 / (sqrt_sqrt_pre * (real)nH);
-            d_sqrt_sqrt_pre += -d_gates * alpha1 * (hu - (real)0.5 * sum_hu / (real)nH) / (sqrt_sqrt_pre * sqrt_sqrt_pre);
+            d_sum_hu_terms_row[unit] = -(real)0.5 * d_gates * alpha1 * inverse1;
+            d_sqrt_sqrt_pre += -d_gates * alpha1 * (hu - (real)0.5 * sum_hu / (real)nH) * inverse2;
         }
         *(d_sqrt_sqrt_pre_rows + row * 1) = d_sqrt_sqrt_pre;
     }
@@ -2395,15 +2455,16 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4)(
         const real d_sum_hu_n_sum_hu_n = *(d_sum_hu_n_sum_hu_n_rows + row * 1);
         const real *hu_n_row = hu_n_rows + row * nH + first;
         const real sum_hu_n = *(sum_hu_n_rows + row * 1);
+        const real inverse1 = 1 / (real)nH;
         real *d_hu_n_sum_hu_n_row = d_hu_n_sum_hu_n_rows + row * nH + first;
         real d_sum_hu_n = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sum_hu_n)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_sum_hu_n_terms = d_sum_hu_n_terms_row[unit];
             const real hu_n = hu_n_row[unit];
             const real d_hu_n_sum_hu_n = d_sum_hu_n_sum_hu_n;
             d_hu_n_sum_hu_n_row[unit] = d_hu_n_sum_hu_n;
-            const real d_sum_hu_n_terms_2 = -2 * d_hu_n_sum_hu_n * (hu_n - sum_hu_n / (real)nH) / (real)nH;
+            const real d_sum_hu_n_terms_2 = -2 * d_hu_n_sum_hu_n * (hu_n - sum_hu_n / (real)nH) * inverse1;
             d_sum_hu_n += d_sum_hu_n_terms + d_sum_hu_n_terms_2;
         }
         *(d_sum_hu_n_rows + row * 1) = d_sum_hu_n;
@@ -2436,15 +2497,16 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_5)(
         const real d_sum_hu_sum_hu = *(d_sum_hu_sum_hu_rows + row * 1);
         const real *hu_row = hu_rows + row * (2 * nH) + first;
         const real sum_hu = *(sum_hu_rows + row * 1);
+        const real inverse1 = 1 / (real)nH;
         real *d_hu_sum_hu_row = d_hu_sum_hu_rows + row * (2 * nH) + first;
         real d_sum_hu = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sum_hu)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_sum_hu_terms = d_sum_hu_terms_row[unit];
             const real hu = hu_row[unit];
             const real d_hu_sum_hu = d_sum_hu_sum_hu;
             d_hu_sum_hu_row[unit] = d_hu_sum_hu;
-            const real d_sum_hu_terms_2 = -d_hu_sum_hu * (hu - (real)0.5 * sum_hu / (real)nH) / (real)nH;
+            const real d_sum_hu_terms_2 = -d_hu_sum_hu * (hu - (real)0.5 * sum_hu / (real)nH) * inverse1;
             d_sum_hu += d_sum_hu_terms + d_sum_hu_terms_2;
         }
         *(d_sum_hu_rows + row * 1) = d_sum_hu;
@@ -2482,6 +2544,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6)(
         const real *r_row = r_rows + row * nH + first;
         const real sum_hu_n = *(sum_hu_n_rows + row * 1);
         const real sqrt_sqrt_pre_4 = *(sqrt_sqrt_pre_4_rows + row * 1);
+        const real inverse1 = 1 / sqrt_sqrt_pre_4;
         real *d_hu_n_row = d_hu_n_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -2490,7 +2553,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6)(
             const real alpha4 = alpha4_row[unit];
             const real hu_n = hu_n_row[unit];
             const real r = r_row[unit];
-            d_hu_n_row[unit] = d_n_pre * alpha4 * r / sqrt_sqrt_pre_4 + d_hu_n_sum_hu_n * (2 * hu_n - 2 * sum_hu_n / (real)nH) + d_sum_hu_n;
+            d_hu_n_row[unit] = d_n_pre * alpha4 * r * inverse1 + d_hu_n_sum_hu_n * (2 * hu_n - 2 * sum_hu_n / (real)nH) + d_sum_hu_n;
         }
     }
 }
@@ -2524,6 +2587,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_7)(
         const real *hu_row = hu_rows + row * (2 * nH) + first;
         const real sum_hu = *(sum_hu_rows + row * 1);
         const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
+        const real inverse1 = 1 / sqrt_sqrt_pre;
         real *d_hu_row = d_hu_rows + row * (2 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -2531,7 +2595,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_7)(
             const real d_hu_sum_hu = d_hu_sum_hu_row[unit];
             const real alpha1 = alpha1_row[unit];
             const real hu = hu_row[unit];
-            d_hu_row[unit] = d_gates * alpha1 / sqrt_sqrt_pre + d_hu_sum_hu * (2 * hu - sum_hu / (real)nH) + d_sum_hu;
+            d_hu_row[unit] = d_gates * alpha1 * inverse1 + d_hu_sum_hu * (2 * hu - sum_hu / (real)nH) + d_sum_hu;
         }
     }
 }
@@ -2570,61 +2634,72 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_8)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_8_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_8_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_hu_n_rows + top * (nH), nH, 1,
+                         memory->reverse_8_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_8_panel_1, block, next, tiles, nH, 1 * vectors)},
+                        {2 * nH, d_hu_rows + top * ((2 * nH)), (2 * nH), 1,
+                         memory->reverse_8_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_8_panel_2, block, next, tiles, 2 * nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_hu_n_rows + top * (nH), nH, 1,
-                     memory->reverse_8_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_8_panel_1, block, next, tiles, nH, 1 * vectors)},
-                    {2 * nH, d_hu_rows + top * ((2 * nH)), (2 * nH), 1,
-                     memory->reverse_8_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_8_panel_2, block, next, tiles, 2 * nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_prev = d_h_in * (1 - z) + d_h_prev_1_d_hu */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                    const real *d_h_prev_1_d_hu_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *z_row = z_rows + row * nH + first;
-                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
-                        const real d_h_prev_1_d_hu = d_h_prev_1_d_hu_row[unit];
-                        const real z = z_row[unit];
-                        d_h_prev_row[unit] = d_h_in * (1 - z) + d_h_prev_1_d_hu;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_prev = d_h_in * (1 - z) + d_h_prev_1_d_hu */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                        const real *d_h_prev_1_d_hu_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *z_row = z_rows + row * nH + first;
+                        real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_h_in = d_h_in_row[unit];
+                            const real d_h_prev_1_d_hu = d_h_prev_1_d_hu_row[unit];
+                            const real z = z_row[unit];
+                            d_h_prev_row[unit] = d_h_in * (1 - z) + d_h_prev_1_d_hu;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                        const real *d_h_prev_1_d_hu_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *z_row = z_rows + row * nH + first;
+                        real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_h_in = d_h_in_row[unit];
+                            const real d_h_prev_1_d_hu = d_h_prev_1_d_hu_row[unit];
+                            const real z = z_row[unit];
+                            d_h_prev_row[unit] = d_h_in * (1 - z) + d_h_prev_1_d_hu;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                    const real *d_h_prev_1_d_hu_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *z_row = z_rows + row * nH + first;
-                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
-                        const real d_h_prev_1_d_hu = d_h_prev_1_d_hu_row[unit];
-                        const real z = z_row[unit];
-                        d_h_prev_row[unit] = d_h_in * (1 - z) + d_h_prev_1_d_hu;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -2640,58 +2715,33 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
     const real *alpha3_rows = memory->args->alpha3;
-    const real *hu_n_rows = memory->args->hu_n + step * nB * nH;
     const real *xw_n_rows = memory->args->xw_n + step * nB * nH;
-    const real *r_rows = memory->r_time + step % memory->chunk_steps * nB * nH;
     const real *sum_xw_n_rows = memory->args->sum_xw_n + step * nB * 1;
     const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * nB * 1;
-    const real *sum_hu_n_rows = memory->args->sum_hu_n + step * nB * 1;
-    const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * nB * 1;
     real *d_sum_xw_n_terms_rows = memory->deferred_d_sum_xw_n_terms;
     real *d_sqrt_sqrt_pre_3_rows = memory->deferred_d_sqrt_sqrt_pre_3;
-    real *d_beta4_rows = memory->args->d_beta4;
-    real *d_beta3_rows = memory->args->d_beta3;
-    real *d_alpha4_rows = memory->args->d_alpha4;
-    real *d_alpha3_rows = memory->args->d_alpha3;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_sum_xw_n_terms = -d_n_pre * alpha3 / (sqrt_sqrt_pre_3 * H)
-     * d_sqrt_sqrt_pre_3 = sum(d_sqrt_sqrt_pre_3_terms -> (B, 1))
-     * d_beta4 = sum(d_beta4_terms -> (H,))
-     * d_beta3 = sum(d_n_pre -> (H,))
-     * d_alpha4 = sum(d_alpha4_terms -> (H,))
-     * d_alpha3 = sum(d_alpha3_terms -> (H,)) */
-    real *d_beta4_row = d_beta4_rows + first;
-    real *d_beta3_row = d_beta3_rows + first;
-    real *d_alpha4_row = d_alpha4_rows + first;
-    real *d_alpha3_row = d_alpha3_rows + first;
-    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
-        const int64_t row = row_begin + row_end - 1 - turn;
+     * d_sqrt_sqrt_pre_3 = sum(d_sqrt_sqrt_pre_3_terms -> (B, 1)) */
+    for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
         const real *alpha3_row = alpha3_rows + first;
-        const real *hu_n_row = hu_n_rows + row * nH + first;
         const real *xw_n_row = xw_n_rows + row * nH + first;
-        const real *r_row = r_rows + row * nH + first;
         const real sum_xw_n = *(sum_xw_n_rows + row * 1);
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
-        const real sum_hu_n = *(sum_hu_n_rows + row * 1);
-        const real sqrt_sqrt_pre_4 = *(sqrt_sqrt_pre_4_rows + row * 1);
+        const real inverse1 = 1 / (sqrt_sqrt_pre_3 * (real)nH);
+        const real inverse2 = 1 / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
         real *d_sum_xw_n_terms_row = d_sum_xw_n_terms_rows + row * nH + first;
         real d_sqrt_sqrt_pre_3 = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sqrt_sqrt_pre_3)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_n_pre = d_n_pre_row[unit];
             const real alpha3 = alpha3_row[unit];
-            const real hu_n = hu_n_row[unit];
             const real xw_n = xw_n_row[unit];
-            const real r = r_row[unit];
-            d_sum_xw_n_terms_row[unit] = -d_n_pre * alpha3 / (sqrt_sqrt_pre_3 * (real)nH);
-            d_sqrt_sqrt_pre_3 += -d_n_pre * alpha3 * (xw_n - sum_xw_n / (real)nH) / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
-            d_beta4_row[unit] += d_n_pre * r;
-            d_beta3_row[unit] += d_n_pre;
-            d_alpha4_row[unit] += d_n_pre * (hu_n - sum_hu_n / (real)nH) * r / sqrt_sqrt_pre_4;
-            d_alpha3_row[unit] += d_n_pre * (xw_n - sum_xw_n / (real)nH) / sqrt_sqrt_pre_3;
+            d_sum_xw_n_terms_row[unit] = -d_n_pre * alpha3 * inverse1;
+            d_sqrt_sqrt_pre_3 += -d_n_pre * alpha3 * (xw_n - sum_xw_n / (real)nH) * inverse2;
         }
         *(d_sqrt_sqrt_pre_3_rows + row * 1) = d_sqrt_sqrt_pre_3;
     }
@@ -2708,14 +2758,112 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
     const real *alpha2_rows = memory->args->alpha2;
+    const real *xw_rows = memory->args->xw + step * nB * (2 * nH);
+    const real *sum_xw_rows = memory->args->sum_xw + step * nB * 1;
+    const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 + step * nB * 1;
+    real *d_sum_xw_terms_rows = memory->deferred_d_sum_xw_terms;
+    real *d_sqrt_sqrt_pre_2_rows = memory->deferred_d_sqrt_sqrt_pre_2;
+
+    const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    /* d_sum_xw_terms = -0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * H)
+     * d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, 1)) */
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
+        const real *alpha2_row = alpha2_rows + first;
+        const real *xw_row = xw_rows + row * (2 * nH) + first;
+        const real sum_xw = *(sum_xw_rows + row * 1);
+        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * 1);
+        const real inverse1 = 1 / (sqrt_sqrt_pre_2 * (real)nH);
+        const real inverse2 = 1 / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
+        real *d_sum_xw_terms_row = d_sum_xw_terms_rows + row * (2 * nH) + first;
+        real d_sqrt_sqrt_pre_2 = 0;
+        CELLGEN_SUMS(d_sqrt_sqrt_pre_2)
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_gates = d_gates_row[unit];
+            const real alpha2 = alpha2_row[unit];
+            const real xw = xw_row[unit];
+            d_sum_xw_terms_row[unit] = -(real)0.5 * d_gates * alpha2 * inverse1;
+            d_sqrt_sqrt_pre_2 += -d_gates * alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) * inverse2;
+        }
+        *(d_sqrt_sqrt_pre_2_rows + row * 1) = d_sqrt_sqrt_pre_2;
+    }
+}
+
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
+    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *hu_n_rows = memory->args->hu_n + step * nB * nH;
+    const real *xw_n_rows = memory->args->xw_n + step * nB * nH;
+    const real *r_rows = memory->r_time + step % memory->chunk_steps * nB * nH;
+    const real *sum_xw_n_rows = memory->args->sum_xw_n + step * nB * 1;
+    const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * nB * 1;
+    const real *sum_hu_n_rows = memory->args->sum_hu_n + step * nB * 1;
+    const real *sqrt_sqrt_pre_4_rows = memory->args->sqrt_sqrt_pre_4 + step * nB * 1;
+    real *d_beta4_rows = memory->args->d_beta4;
+    real *d_beta3_rows = memory->args->d_beta3;
+    real *d_alpha4_rows = memory->args->d_alpha4;
+    real *d_alpha3_rows = memory->args->d_alpha3;
+
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    /* d_beta4 = sum(d_beta4_terms -> (H,))
+     * d_beta3 = sum(d_n_pre -> (H,))
+     * d_alpha4 = sum(d_alpha4_terms -> (H,))
+     * d_alpha3 = sum(d_alpha3_terms -> (H,)) */
+    real *d_beta4_row = d_beta4_rows + first;
+    real *d_beta3_row = d_beta3_rows + first;
+    real *d_alpha4_row = d_alpha4_rows + first;
+    real *d_alpha3_row = d_alpha3_rows + first;
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
+        const real *d_n_pre_row = d_n_pre_rows + row * nH + first;
+        const real *hu_n_row = hu_n_rows + row * nH + first;
+        const real *xw_n_row = xw_n_rows + row * nH + first;
+        const real *r_row = r_rows + row * nH + first;
+        const real sum_xw_n = *(sum_xw_n_rows + row * 1);
+        const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
+        const real sum_hu_n = *(sum_hu_n_rows + row * 1);
+        const real sqrt_sqrt_pre_4 = *(sqrt_sqrt_pre_4_rows + row * 1);
+        const real inverse1 = 1 / sqrt_sqrt_pre_3;
+        const real inverse2 = 1 / sqrt_sqrt_pre_4;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_n_pre = d_n_pre_row[unit];
+            const real hu_n = hu_n_row[unit];
+            const real xw_n = xw_n_row[unit];
+            const real r = r_row[unit];
+            d_beta4_row[unit] += d_n_pre * r;
+            d_beta3_row[unit] += d_n_pre;
+            d_alpha4_row[unit] += d_n_pre * (hu_n - sum_hu_n / (real)nH) * r * inverse2;
+            d_alpha3_row[unit] += d_n_pre * (xw_n - sum_xw_n / (real)nH) * inverse1;
+        }
+    }
+}
+
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
+    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_gates_rows = memory->d_gates_time + step % memory->chunk_steps * nB * (2 * nH);
     const real *hu_rows = memory->args->hu + step * nB * (2 * nH);
     const real *xw_rows = memory->args->xw + step * nB * (2 * nH);
     const real *sum_hu_rows = memory->args->sum_hu + step * nB * 1;
     const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * nB * 1;
     const real *sum_xw_rows = memory->args->sum_xw + step * nB * 1;
     const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 + step * nB * 1;
-    real *d_sum_xw_terms_rows = memory->deferred_d_sum_xw_terms;
-    real *d_sqrt_sqrt_pre_2_rows = memory->deferred_d_sqrt_sqrt_pre_2;
     real *d_beta2_rows = memory->args->d_beta2;
     real *d_beta1_rows = memory->args->d_beta1;
     real *d_alpha2_rows = memory->args->d_alpha2;
@@ -2723,9 +2871,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
 
     const int64_t first = cellgen_share(2 * nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(2 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_sum_xw_terms = -0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * H)
-     * d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, 1))
-     * d_beta2 = sum(d_gates -> (2*H,))
+    /* d_beta2 = sum(d_gates -> (2*H,))
      * d_beta1 = sum(d_gates -> (2*H,))
      * d_alpha2 = sum(d_alpha2_terms -> (2*H,))
      * d_alpha1 = sum(d_alpha1_terms -> (2*H,)) */
@@ -2736,33 +2882,28 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
     for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
         const int64_t row = row_begin + row_end - 1 - turn;
         const real *d_gates_row = d_gates_rows + row * (2 * nH) + first;
-        const real *alpha2_row = alpha2_rows + first;
         const real *hu_row = hu_rows + row * (2 * nH) + first;
         const real *xw_row = xw_rows + row * (2 * nH) + first;
         const real sum_hu = *(sum_hu_rows + row * 1);
         const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
         const real sum_xw = *(sum_xw_rows + row * 1);
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * 1);
-        real *d_sum_xw_terms_row = d_sum_xw_terms_rows + row * (2 * nH) + first;
-        real d_sqrt_sqrt_pre_2 = 0;
+        const real inverse1 = 1 / sqrt_sqrt_pre;
+        const real inverse2 = 1 / sqrt_sqrt_pre_2;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_gates = d_gates_row[unit];
-            const real alpha2 = alpha2_row[unit];
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
-            d_sum_xw_terms_row[unit] = -(real)0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * (real)nH);
-            d_sqrt_sqrt_pre_2 += -d_gates * alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
             d_beta2_row[unit] += d_gates;
             d_beta1_row[unit] += d_gates;
-            d_alpha2_row[unit] += d_gates * (xw - (real)0.5 * sum_xw / (real)nH) / sqrt_sqrt_pre_2;
-            d_alpha1_row[unit] += d_gates * (hu - (real)0.5 * sum_hu / (real)nH) / sqrt_sqrt_pre;
+            d_alpha2_row[unit] += d_gates * (xw - (real)0.5 * sum_xw / (real)nH) * inverse2;
+            d_alpha1_row[unit] += d_gates * (hu - (real)0.5 * sum_hu / (real)nH) * inverse1;
         }
-        *(d_sqrt_sqrt_pre_2_rows + row * 1) = d_sqrt_sqrt_pre_2;
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2783,7 +2924,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_n_rows, nH, d_u_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2804,7 +2945,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, 2 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_rows, (2 * nH), d_u_rows + first * (2 * nH), 2 * nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5)(
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2847,7 +2988,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2873,22 +3014,23 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(
         const real d_sum_xw_n_sum_xw_n = *(d_sum_xw_n_sum_xw_n_rows + row * 1);
         const real *xw_n_row = xw_n_rows + row * nH + first;
         const real sum_xw_n = *(sum_xw_n_rows + row * 1);
+        const real inverse1 = 1 / (real)nH;
         real *d_xw_n_sum_xw_n_row = d_xw_n_sum_xw_n_rows + row * nH + first;
         real d_sum_xw_n = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sum_xw_n)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_sum_xw_n_terms = d_sum_xw_n_terms_row[unit];
             const real xw_n = xw_n_row[unit];
             const real d_xw_n_sum_xw_n = d_sum_xw_n_sum_xw_n;
             d_xw_n_sum_xw_n_row[unit] = d_xw_n_sum_xw_n;
-            const real d_sum_xw_n_terms_2 = -2 * d_xw_n_sum_xw_n * (xw_n - sum_xw_n / (real)nH) / (real)nH;
+            const real d_sum_xw_n_terms_2 = -2 * d_xw_n_sum_xw_n * (xw_n - sum_xw_n / (real)nH) * inverse1;
             d_sum_xw_n += d_sum_xw_n_terms + d_sum_xw_n_terms_2;
         }
         *(d_sum_xw_n_rows + row * 1) = d_sum_xw_n;
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2914,22 +3056,23 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(
         const real d_sum_xw_sum_xw = *(d_sum_xw_sum_xw_rows + row * 1);
         const real *xw_row = xw_rows + row * (2 * nH) + first;
         const real sum_xw = *(sum_xw_rows + row * 1);
+        const real inverse1 = 1 / (real)nH;
         real *d_xw_sum_xw_row = d_xw_sum_xw_rows + row * (2 * nH) + first;
         real d_sum_xw = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sum_xw)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_sum_xw_terms = d_sum_xw_terms_row[unit];
             const real xw = xw_row[unit];
             const real d_xw_sum_xw = d_sum_xw_sum_xw;
             d_xw_sum_xw_row[unit] = d_xw_sum_xw;
-            const real d_sum_xw_terms_2 = -d_xw_sum_xw * (xw - (real)0.5 * sum_xw / (real)nH) / (real)nH;
+            const real d_sum_xw_terms_2 = -d_xw_sum_xw * (xw - (real)0.5 * sum_xw / (real)nH) * inverse1;
             d_sum_xw += d_sum_xw_terms + d_sum_xw_terms_2;
         }
         *(d_sum_xw_rows + row * 1) = d_sum_xw;
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2958,6 +3101,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
         const real *xw_n_row = xw_n_rows + row * nH + first;
         const real sum_xw_n = *(sum_xw_n_rows + row * 1);
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
+        const real inverse1 = 1 / sqrt_sqrt_pre_3;
         real *d_xw_n_row = d_xw_n_rows + row * nH + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -2965,12 +3109,12 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
             const real d_xw_n_sum_xw_n = d_xw_n_sum_xw_n_row[unit];
             const real alpha3 = alpha3_row[unit];
             const real xw_n = xw_n_row[unit];
-            d_xw_n_row[unit] = d_n_pre * alpha3 / sqrt_sqrt_pre_3 + d_xw_n_sum_xw_n * (2 * xw_n - 2 * sum_xw_n / (real)nH) + d_sum_xw_n;
+            d_xw_n_row[unit] = d_n_pre * alpha3 * inverse1 + d_xw_n_sum_xw_n * (2 * xw_n - 2 * sum_xw_n / (real)nH) + d_sum_xw_n;
         }
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_11)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2999,6 +3143,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(
         const real *xw_row = xw_rows + row * (2 * nH) + first;
         const real sum_xw = *(sum_xw_rows + row * 1);
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * 1);
+        const real inverse1 = 1 / sqrt_sqrt_pre_2;
         real *d_xw_row = d_xw_rows + row * (2 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -3006,12 +3151,12 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(
             const real d_xw_sum_xw = d_xw_sum_xw_row[unit];
             const real alpha2 = alpha2_row[unit];
             const real xw = xw_row[unit];
-            d_xw_row[unit] = d_gates * alpha2 / sqrt_sqrt_pre_2 + d_xw_sum_xw * (2 * xw - sum_xw / (real)nH) + d_sum_xw;
+            d_xw_row[unit] = d_gates * alpha2 * inverse1 + d_xw_sum_xw * (2 * xw - sum_xw / (real)nH) + d_sum_xw;
         }
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3031,7 +3176,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_xw_n_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_11)(
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_13)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3051,7 +3196,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_11)(
     cg_gemm_tn_down(units, 2 * nH, row_end - row_begin, x_rows + first, x_stride, d_xw_rows, (2 * nH), d_w_rows + first * (2 * nH), 2 * nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
+static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_14)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3074,7 +3219,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_12_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_14_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_xw_n_rows + row_begin * (nH), nH,
                        memory->args->w_n + first * (nH), nH,
                        out + 0 * nI, slots * nI, 0);
@@ -3084,51 +3229,62 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->deferred_12_whole + ((top + row) * slots + 0) * nI + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->deferred_14_whole + ((top + row) * slots + 0) * nI + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_xw_n_rows + top * (nH), nH, 1,
+                         memory->deferred_14_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_14_panel_1, block, next, tiles, nH, 1 * vectors)},
+                        {2 * nH, d_xw_rows + top * ((2 * nH)), (2 * nH), 1,
+                         memory->deferred_14_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_14_panel_2, block, next, tiles, 2 * nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_xw_n_rows + top * (nH), nH, 1,
-                     memory->deferred_12_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_12_panel_1, block, next, tiles, nH, 1 * vectors)},
-                    {2 * nH, d_xw_rows + top * ((2 * nH)), (2 * nH), 1,
-                     memory->deferred_12_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_12_panel_2, block, next, tiles, 2 * nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_x = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_x = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -3210,17 +3366,17 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred)(
         CELLGEN_NAME(layer_norm_gru_sequence_backward_collect)(memory, step, begin, end);
         cellgen_team_barrier(memory->team, thread);
     }
-    if (thread == 0) CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(memory, step, 0, rows, 0, 1);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
-    if (thread == 0) CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(memory, step, 0, rows, 0, 1);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
@@ -3228,14 +3384,18 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred)(
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_11)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_11)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_13)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_14)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_14)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
@@ -3262,10 +3422,10 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_task)(int thread, int 
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_8_panel_2);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_12_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_14_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(2 * nH, memory->args->w, 2 * nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_12_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_14_panel_2);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * (2 * nH); ++unit) args->d_w[unit] = 0;
     if (nT == 0 && 1 % threads == thread)
@@ -3348,8 +3508,8 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place_packed)(
     (void)nT, (void)nB, (void)nI, (void)nH;
     CELLGEN_PLACE(memory->reverse_8_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_8_panel_2, real, 1, cg_panels_size(2 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_12_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_12_panel_2, real, 1, cg_panels_size(2 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_14_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_14_panel_2, real, 1, cg_panels_size(2 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -3397,7 +3557,7 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
     CELLGEN_PLACE(memory->deferred_d_sum_xw, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_d_xw_n, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_xw, real, 1, chunk_rows * (2 * nH));
-    CELLGEN_PLACE(memory->deferred_12_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_14_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
@@ -3469,10 +3629,10 @@ int CELLGEN_NAME(layer_norm_gru_sequence_backward_pack)(int64_t nT, int64_t nB, 
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_8_panel_2);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_12_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_14_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(2 * nH, memory->args->w, 2 * nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_12_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_14_panel_2);
     return CELLGEN_OK;
 }
 

@@ -2797,11 +2797,42 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1)(
     (void)rows;
 }
 
+/* d_sum_xw_terms = -0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * H)
+ * d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, 1)) */
+__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const store> d_gates_rows,
+    cellgen_rows<const store> alpha2_rows,
+    cellgen_rows<const store> xw_rows,
+    cellgen_rows<const store> sum_xw_rows,
+    cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
+    int64_t nH,
+    cellgen_rows<real> d_sum_xw_terms_rows,
+    cellgen_rows<real> d_sqrt_sqrt_pre_2_rows)
+{
+    const int64_t row = blockIdx.x;
+    real d_sqrt_sqrt_pre_2 = 0;
+    for (int64_t unit = threadIdx.x; unit < units; unit += CELLGEN_ROW_THREADS) {
+        const real d_gates = cg_load(d_gates_rows, row, unit);
+        const real alpha2 = cg_load(alpha2_rows, 0, unit);
+        const real xw = cg_load(xw_rows, row, unit);
+        const real sum_xw = cg_load(sum_xw_rows, row, 0);
+        const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
+        const real d_sum_xw_terms = -(real)0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * (real)nH);
+        cg_store(d_sum_xw_terms_rows, row, unit, d_sum_xw_terms);
+        d_sqrt_sqrt_pre_2 += -d_gates * alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
+    }
+    d_sqrt_sqrt_pre_2 = cellgen_row_total(d_sqrt_sqrt_pre_2);
+    if (threadIdx.x == 0) cg_store(d_sqrt_sqrt_pre_2_rows, row, 0, d_sqrt_sqrt_pre_2);
+    (void)rows;
+}
+
 /* d_beta4 = sum(d_beta4_terms -> (H,))
  * d_beta3 = sum(d_n_pre -> (H,))
  * d_alpha4 = sum(d_alpha4_terms -> (H,))
  * d_alpha3 = sum(d_alpha3_terms -> (H,)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1_over_rows)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_3_over_rows)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_n_pre_rows,
@@ -2845,42 +2876,11 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1_over_rows)(
     cellgen_chunk_total(d_alpha3, d_alpha3_rows, units, unit);
 }
 
-/* d_sum_xw_terms = -0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * H)
- * d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, 1)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_gates_rows,
-    cellgen_rows<const store> alpha2_rows,
-    cellgen_rows<const store> xw_rows,
-    cellgen_rows<const store> sum_xw_rows,
-    cellgen_rows<const store> sqrt_sqrt_pre_2_rows,
-    int64_t nH,
-    cellgen_rows<real> d_sum_xw_terms_rows,
-    cellgen_rows<real> d_sqrt_sqrt_pre_2_rows)
-{
-    const int64_t row = blockIdx.x;
-    real d_sqrt_sqrt_pre_2 = 0;
-    for (int64_t unit = threadIdx.x; unit < units; unit += CELLGEN_ROW_THREADS) {
-        const real d_gates = cg_load(d_gates_rows, row, unit);
-        const real alpha2 = cg_load(alpha2_rows, 0, unit);
-        const real xw = cg_load(xw_rows, row, unit);
-        const real sum_xw = cg_load(sum_xw_rows, row, 0);
-        const real sqrt_sqrt_pre_2 = cg_load(sqrt_sqrt_pre_2_rows, row, 0);
-        const real d_sum_xw_terms = -(real)0.5 * d_gates * alpha2 / (sqrt_sqrt_pre_2 * (real)nH);
-        cg_store(d_sum_xw_terms_rows, row, unit, d_sum_xw_terms);
-        d_sqrt_sqrt_pre_2 += -d_gates * alpha2 * (xw - (real)0.5 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
-    }
-    d_sqrt_sqrt_pre_2 = cellgen_row_total(d_sqrt_sqrt_pre_2);
-    if (threadIdx.x == 0) cg_store(d_sqrt_sqrt_pre_2_rows, row, 0, d_sqrt_sqrt_pre_2);
-    (void)rows;
-}
-
 /* d_beta2 = sum(d_gates -> (2*H,))
  * d_beta1 = sum(d_gates -> (2*H,))
  * d_alpha2 = sum(d_alpha2_terms -> (2*H,))
  * d_alpha1 = sum(d_alpha1_terms -> (2*H,)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2_over_rows)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_4_over_rows)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_gates_rows,
@@ -2926,7 +2926,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2_over_rows)(
  * d_sum_xw_n_sum_xw_n = d_sqrt_pre_3 / H
  * d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
  * d_sum_xw_sum_xw = 0.5 * d_sqrt_pre_2 / H */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_5)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_7)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_sqrt_sqrt_pre_3_rows,
@@ -2954,7 +2954,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_5)(
 /* d_xw_n_sum_xw_n = d_sum_xw_n_sum_xw_n
  * d_sum_xw_n_terms_2 = -2 * d_xw_n_sum_xw_n * (xw_n - sum_xw_n / H) / H
  * d_sum_xw_n = sum(d_sum_xw_n_terms_3 -> (B, 1)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_6)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_8)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_sum_xw_n_terms_rows,
@@ -2985,7 +2985,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_6)(
 /* d_xw_sum_xw = d_sum_xw_sum_xw
  * d_sum_xw_terms_2 = -d_xw_sum_xw * (xw - 0.5 * sum_xw / H) / H
  * d_sum_xw = sum(d_sum_xw_terms_3 -> (B, 1)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_7)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_9)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_sum_xw_terms_rows,
@@ -3014,7 +3014,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_7)(
 }
 
 /* d_xw_n = d_n_pre * alpha3 / sqrt_sqrt_pre_3 + d_xw_n_sum_xw_n * (2 * xw_n - 2 * sum_xw_n / H) + d_sum_xw_n */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_8)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_10)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_n_pre_rows,
@@ -3041,7 +3041,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_8)(
 }
 
 /* d_xw = d_gates * alpha2 / sqrt_sqrt_pre_2 + d_xw_sum_xw * (2 * xw - sum_xw / H) + d_sum_xw */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_9)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_gru_deferred_11)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_gates_rows,
@@ -3109,12 +3109,12 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward
          + CELLGEN_CUDA_BYTES((3 * nH) * nH, store)
          + CELLGEN_CUDA_BYTES(nT * nB * nH, real)
          + CELLGEN_CUDA_BYTES(nT * nB * 1, real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real)
          + CELLGEN_CUDA_BYTES(nT * nB * 1, real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real)
@@ -3236,25 +3236,25 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nT * nB * nH, real);
     real *const deferred_d_sqrt_sqrt_pre_3 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * 1, real);
-    real *const layer_norm_gru_deferred_1_over_rows_d_be = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
-    real *const layer_norm_gru_deferred_1_over_rows_d_be_2 = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
-    real *const layer_norm_gru_deferred_1_over_rows_d_al = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
-    real *const layer_norm_gru_deferred_1_over_rows_d_al_2 = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const deferred_d_sum_xw_terms = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * (2 * nH), real);
     real *const deferred_d_sqrt_sqrt_pre_2 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * 1, real);
-    real *const layer_norm_gru_deferred_2_over_rows_d_be = (real *)(void *)memory;
+    real *const layer_norm_gru_deferred_3_over_rows_d_be = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+    real *const layer_norm_gru_deferred_3_over_rows_d_be_2 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+    real *const layer_norm_gru_deferred_3_over_rows_d_al = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+    real *const layer_norm_gru_deferred_3_over_rows_d_al_2 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+    real *const layer_norm_gru_deferred_4_over_rows_d_be = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real);
-    real *const layer_norm_gru_deferred_2_over_rows_d_be_2 = (real *)(void *)memory;
+    real *const layer_norm_gru_deferred_4_over_rows_d_be_2 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real);
-    real *const layer_norm_gru_deferred_2_over_rows_d_al = (real *)(void *)memory;
+    real *const layer_norm_gru_deferred_4_over_rows_d_al = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real);
-    real *const layer_norm_gru_deferred_2_over_rows_d_al_2 = (real *)(void *)memory;
+    real *const layer_norm_gru_deferred_4_over_rows_d_al_2 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (2 * nH), real);
     real *const h_prev_products = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nH * (3 * nH), real);
@@ -3435,24 +3435,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         nH,
         cg_rows(deferred_d_sum_xw_n_terms, nH),
         cg_rows(deferred_d_sqrt_sqrt_pre_3, 1));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_1_over_rows), nT * nB, nH,
-        cg_in(adjoints + nH, (7 * nH)),
-        cg_in(args->hu_n, nH),
-        cg_in(args->xw_n, nH),
-        cg_in(adjoints, (7 * nH)),
-        cg_in(args->sum_xw_n, 1),
-        cg_in(args->sqrt_sqrt_pre_3, 1),
-        cg_in(args->sum_hu_n, 1),
-        cg_in(args->sqrt_sqrt_pre_4, 1),
-        nH,
-        layer_norm_gru_deferred_1_over_rows_d_be,
-        layer_norm_gru_deferred_1_over_rows_d_be_2,
-        layer_norm_gru_deferred_1_over_rows_d_al,
-        layer_norm_gru_deferred_1_over_rows_d_al_2);
-    cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_1_over_rows_d_be, cg_rows(args->d_beta4, nH));
-    cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_1_over_rows_d_be_2, cg_rows(args->d_beta3, nH));
-    cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_1_over_rows_d_al, cg_rows(args->d_alpha4, nH));
-    cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_1_over_rows_d_al_2, cg_rows(args->d_alpha3, nH));
     CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2), nT * nB, 2 * nH,
         cg_in(adjoints + 2 * nH, (7 * nH)),
         cg_in(args->alpha2, (2 * nH)),
@@ -3462,7 +3444,25 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         nH,
         cg_rows(deferred_d_sum_xw_terms, (2 * nH)),
         cg_rows(deferred_d_sqrt_sqrt_pre_2, 1));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_2_over_rows), nT * nB, 2 * nH,
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_3_over_rows), nT * nB, nH,
+        cg_in(adjoints + nH, (7 * nH)),
+        cg_in(args->hu_n, nH),
+        cg_in(args->xw_n, nH),
+        cg_in(adjoints, (7 * nH)),
+        cg_in(args->sum_xw_n, 1),
+        cg_in(args->sqrt_sqrt_pre_3, 1),
+        cg_in(args->sum_hu_n, 1),
+        cg_in(args->sqrt_sqrt_pre_4, 1),
+        nH,
+        layer_norm_gru_deferred_3_over_rows_d_be,
+        layer_norm_gru_deferred_3_over_rows_d_be_2,
+        layer_norm_gru_deferred_3_over_rows_d_al,
+        layer_norm_gru_deferred_3_over_rows_d_al_2);
+    cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_3_over_rows_d_be, cg_rows(args->d_beta4, nH));
+    cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_3_over_rows_d_be_2, cg_rows(args->d_beta3, nH));
+    cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_3_over_rows_d_al, cg_rows(args->d_alpha4, nH));
+    cg_add_chunks(&run, nT * nB, nH, layer_norm_gru_deferred_3_over_rows_d_al_2, cg_rows(args->d_alpha3, nH));
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_4_over_rows), nT * nB, 2 * nH,
         cg_in(adjoints + 2 * nH, (7 * nH)),
         cg_in(args->hu, (2 * nH)),
         cg_in(args->xw, (2 * nH)),
@@ -3471,21 +3471,21 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_in(args->sum_xw, 1),
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
-        layer_norm_gru_deferred_2_over_rows_d_be,
-        layer_norm_gru_deferred_2_over_rows_d_be_2,
-        layer_norm_gru_deferred_2_over_rows_d_al,
-        layer_norm_gru_deferred_2_over_rows_d_al_2);
-    cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_2_over_rows_d_be, cg_rows(args->d_beta2, (2 * nH)));
-    cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_2_over_rows_d_be_2, cg_rows(args->d_beta1, (2 * nH)));
-    cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_2_over_rows_d_al, cg_rows(args->d_alpha2, (2 * nH)));
-    cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_2_over_rows_d_al_2, cg_rows(args->d_alpha1, (2 * nH)));
+        layer_norm_gru_deferred_4_over_rows_d_be,
+        layer_norm_gru_deferred_4_over_rows_d_be_2,
+        layer_norm_gru_deferred_4_over_rows_d_al,
+        layer_norm_gru_deferred_4_over_rows_d_al_2);
+    cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_4_over_rows_d_be, cg_rows(args->d_beta2, (2 * nH)));
+    cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_4_over_rows_d_be_2, cg_rows(args->d_beta1, (2 * nH)));
+    cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_4_over_rows_d_al, cg_rows(args->d_alpha2, (2 * nH)));
+    cg_add_chunks(&run, nT * nB, 2 * nH, layer_norm_gru_deferred_4_over_rows_d_al_2, cg_rows(args->d_alpha1, (2 * nH)));
     /* d_u_n = h_prev.T @ d_hu_n; d_u = h_prev.T @ d_hu */
     cg_gemm_tn(&run, nH, 3 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 4 * nH, (7 * nH), h_prev_products, 3 * nH, 0);
     if (nT > 1)
         cg_gemm_tn(&run, nH, 3 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 4 * nH + nB * (7 * nH), (7 * nH), h_prev_products, 3 * nH, 1);
     cg_copy(&run, nH, nH, cg_rows(args->d_u_n, nH), cg_in(h_prev_products, 3 * nH));
     cg_copy(&run, nH, 2 * nH, cg_rows(args->d_u, (2 * nH)), cg_in(h_prev_products + nH, 3 * nH));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_5), nT * nB, (int64_t)1,
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_7), nT * nB, (int64_t)1,
         cg_in(deferred_d_sqrt_sqrt_pre_3, 1),
         cg_in(deferred_d_sqrt_sqrt_pre_2, 1),
         cg_in(args->sqrt_sqrt_pre_2, 1),
@@ -3493,7 +3493,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         nH,
         cg_rows(deferred_d_sum_xw_n_sum_xw_n, 1),
         cg_rows(deferred_d_sum_xw_sum_xw, 1));
-    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_6), nT * nB, nH,
+    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_8), nT * nB, nH,
         cg_in(deferred_d_sum_xw_n_terms, nH),
         cg_in(deferred_d_sum_xw_n_sum_xw_n, 1),
         cg_in(args->xw_n, nH),
@@ -3501,7 +3501,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         nH,
         cg_rows(deferred_d_xw_n_sum_xw_n, nH),
         cg_rows(deferred_d_sum_xw_n, 1));
-    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_7), nT * nB, 2 * nH,
+    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_9), nT * nB, 2 * nH,
         cg_in(deferred_d_sum_xw_terms, (2 * nH)),
         cg_in(deferred_d_sum_xw_sum_xw, 1),
         cg_in(args->xw, (2 * nH)),
@@ -3509,7 +3509,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         nH,
         cg_rows(deferred_d_xw_sum_xw, (2 * nH)),
         cg_rows(deferred_d_sum_xw, 1));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_8), nT * nB, nH,
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_10), nT * nB, nH,
         cg_in(adjoints + nH, (7 * nH)),
         cg_in(deferred_d_xw_n_sum_xw_n, nH),
         cg_in(deferred_d_sum_xw_n, 1),
@@ -3519,7 +3519,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_gru_cuda_sequence_backward)(
         cg_in(args->sqrt_sqrt_pre_3, 1),
         nH,
         cg_rows(deferred_d_xw_n, nH));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_9), nT * nB, 2 * nH,
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_gru_deferred_11), nT * nB, 2 * nH,
         cg_in(adjoints + 2 * nH, (7 * nH)),
         cg_in(deferred_d_xw_sum_xw, (2 * nH)),
         cg_in(deferred_d_sum_xw, 1),

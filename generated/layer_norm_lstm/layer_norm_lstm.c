@@ -120,7 +120,7 @@ int CELLGEN_NAME(layer_norm_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
         const real *xw_row = xw_rows + row * (4 * nH);
         real sum_hu = 0;
         real sum_xw = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_hu, sum_xw)
         for (int64_t unit = 0; unit < 4 * nH; ++unit) {
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
@@ -140,7 +140,7 @@ int CELLGEN_NAME(layer_norm_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
         const real sum_xw = *(sum_xw_rows + row);
         real sum_hu_sum_hu = 0;
         real sum_xw_sum_xw = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_hu_sum_hu, sum_xw_sum_xw)
         for (int64_t unit = 0; unit < 4 * nH; ++unit) {
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
@@ -164,6 +164,8 @@ int CELLGEN_NAME(layer_norm_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
         const real sum_hu_sum_hu = *(sum_hu_sum_hu_rows + row);
         const real sum_xw = *(sum_xw_rows + row);
         const real sum_xw_sum_xw = *(sum_xw_sum_xw_rows + row);
+        const real inverse1 = 1 / cg_sqrt((real)0.25 * sum_hu_sum_hu / (real)nH + (real)1e-05);
+        const real inverse2 = 1 / cg_sqrt((real)0.25 * sum_xw_sum_xw / (real)nH + (real)1e-05);
         real *hu_norm_row = hu_norm_rows + row * (4 * nH);
         real *xw_norm_row = xw_norm_rows + row * (4 * nH);
         CELLGEN_VECTORIZE
@@ -174,8 +176,8 @@ int CELLGEN_NAME(layer_norm_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
             const real beta2 = beta2_row[unit];
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
-            hu_norm_row[unit] = alpha1 * (hu - (real)0.25 * sum_hu / (real)nH) / cg_sqrt((real)0.25 * sum_hu_sum_hu / (real)nH + (real)1e-05) + beta1;
-            xw_norm_row[unit] = alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) / cg_sqrt((real)0.25 * sum_xw_sum_xw / (real)nH + (real)1e-05) + beta2;
+            hu_norm_row[unit] = alpha1 * (hu - (real)0.25 * sum_hu / (real)nH) * inverse1 + beta1;
+            xw_norm_row[unit] = alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) * inverse2 + beta2;
         }
     }
 
@@ -202,7 +204,7 @@ int CELLGEN_NAME(layer_norm_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
         real *o_bar_row = o_bar_rows + row * nH;
         real *c_row = args->c + row * nH;
         real sum_c = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_c)
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real c_prev = c_prev_row[unit];
             const real b_0 = b_0_row[unit];
@@ -233,7 +235,7 @@ int CELLGEN_NAME(layer_norm_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
         const real *c_row = args->c + row * nH;
         const real sum_c = *(sum_c_rows + row);
         real sum_c_sum_c = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_c_sum_c)
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real c = c_row[unit];
             sum_c_sum_c += (c - sum_c / (real)nH) * (c - sum_c / (real)nH);
@@ -249,6 +251,7 @@ int CELLGEN_NAME(layer_norm_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
         const real *c_row = args->c + row * nH;
         const real sum_c = *(sum_c_rows + row);
         const real sum_c_sum_c = *(sum_c_sum_c_rows + row);
+        const real inverse1 = 1 / cg_sqrt(sum_c_sum_c / (real)nH + (real)1e-05);
         real *h_row = args->h + row * nH;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < nH; ++unit) {
@@ -256,7 +259,7 @@ int CELLGEN_NAME(layer_norm_lstm_forward)(int64_t nB, int64_t nI, int64_t nH,
             const real beta3 = beta3_row[unit];
             const real o_bar = o_bar_row[unit];
             const real c = c_row[unit];
-            h_row[unit] = cg_tanh(alpha3 * (c - sum_c / (real)nH) / cg_sqrt(sum_c_sum_c / (real)nH + (real)1e-05) + beta3) * cg_sigmoid(o_bar);
+            h_row[unit] = cg_tanh(alpha3 * (c - sum_c / (real)nH) * inverse1 + beta3) * cg_sigmoid(o_bar);
         }
     }
 
@@ -413,7 +416,7 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
     for (int64_t row = 0; row < nB; ++row) {
         const real *c_row = args->c + row * nH;
         real sum_c = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_c)
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real c = c_row[unit];
             sum_c += c;
@@ -434,7 +437,7 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real *xw_row = xw_rows + row * (4 * nH);
         real sum_hu = 0;
         real sum_xw = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_hu, sum_xw)
         for (int64_t unit = 0; unit < 4 * nH; ++unit) {
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
@@ -450,7 +453,7 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real *c_row = args->c + row * nH;
         const real sum_c = *(sum_c_rows + row);
         real sum_c_sum_c = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_c_sum_c)
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real c = c_row[unit];
             sum_c_sum_c += (c - sum_c / (real)nH) * (c - sum_c / (real)nH);
@@ -478,6 +481,7 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real *c_row = args->c + row * nH;
         const real sum_c = *(sum_c_rows + row);
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row);
+        const real inverse1 = 1 / sqrt_sqrt_pre_3;
         real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH;
         real *d_sigmoid_o_bar_row = d_sigmoid_o_bar_rows + row * nH;
         CELLGEN_VECTORIZE
@@ -486,7 +490,7 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
             const real alpha3 = alpha3_row[unit];
             const real beta3 = beta3_row[unit];
             const real c = c_row[unit];
-            const real tanh_tanh_pre = cg_tanh(alpha3 * (c - sum_c / (real)nH) / sqrt_sqrt_pre_3 + beta3);
+            const real tanh_tanh_pre = cg_tanh(alpha3 * (c - sum_c / (real)nH) * inverse1 + beta3);
             tanh_tanh_pre_row[unit] = tanh_tanh_pre;
             d_sigmoid_o_bar_row[unit] = d_h * tanh_tanh_pre;
         }
@@ -501,7 +505,7 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real sum_xw = *(sum_xw_rows + row);
         real sum_hu_sum_hu = 0;
         real sum_xw_sum_xw = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_hu_sum_hu, sum_xw_sum_xw)
         for (int64_t unit = 0; unit < 4 * nH; ++unit) {
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
@@ -541,6 +545,8 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row);
         const real sum_xw = *(sum_xw_rows + row);
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row);
+        const real inverse1 = 1 / sqrt_sqrt_pre;
+        const real inverse2 = 1 / sqrt_sqrt_pre_2;
         real *hu_norm_row = hu_norm_rows + row * (4 * nH);
         real *xw_norm_row = xw_norm_rows + row * (4 * nH);
         CELLGEN_VECTORIZE
@@ -551,8 +557,8 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
             const real beta2 = beta2_row[unit];
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
-            hu_norm_row[unit] = alpha1 * (hu - (real)0.25 * sum_hu / (real)nH) / sqrt_sqrt_pre + beta1;
-            xw_norm_row[unit] = alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta2;
+            hu_norm_row[unit] = alpha1 * (hu - (real)0.25 * sum_hu / (real)nH) * inverse1 + beta1;
+            xw_norm_row[unit] = alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) * inverse2 + beta2;
         }
     }
 
@@ -588,6 +594,8 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real sum_c = *(sum_c_rows + row);
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row);
         const real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH;
+        const real inverse1 = 1 / (sqrt_sqrt_pre_3 * (real)nH);
+        const real inverse2 = 1 / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
         real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH;
         real *sigmoid_i_bar_row = sigmoid_i_bar_rows + row * nH;
         real *tanh_g_bar_row = tanh_g_bar_rows + row * nH;
@@ -595,7 +603,7 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
         real *d_sum_c_terms_row = d_sum_c_terms_rows + row * nH;
         real *d_o_bar_row = args->d_b_hu_norm_xw_norm + row * (4 * nH) + 2 * nH;
         real d_sqrt_sqrt_pre_3 = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sqrt_sqrt_pre_3)
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real d_h = d_h_row[unit];
             const real d_sigmoid_o_bar = d_sigmoid_o_bar_row[unit];
@@ -625,9 +633,9 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
             const real d_tanh_tanh_pre = d_h * sigmoid_o_bar;
             const real d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
             d_tanh_pre_row[unit] = d_tanh_pre;
-            d_sum_c_terms_row[unit] = -d_tanh_pre * alpha3 / (sqrt_sqrt_pre_3 * (real)nH);
+            d_sum_c_terms_row[unit] = -d_tanh_pre * alpha3 * inverse1;
             d_o_bar_row[unit] = d_sigmoid_o_bar * (1 - sigmoid_o_bar) * sigmoid_o_bar;
-            d_sqrt_sqrt_pre_3 += -d_tanh_pre * alpha3 * (c - sum_c / (real)nH) / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
+            d_sqrt_sqrt_pre_3 += -d_tanh_pre * alpha3 * (c - sum_c / (real)nH) * inverse2;
         }
         *(d_sqrt_sqrt_pre_3_rows + row) = d_sqrt_sqrt_pre_3;
     }
@@ -655,15 +663,16 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real d_sum_c_sum_c = *(d_sum_c_sum_c_rows + row);
         const real *c_row = args->c + row * nH;
         const real sum_c = *(sum_c_rows + row);
+        const real inverse1 = 1 / (real)nH;
         real *d_c_sum_c_row = d_c_sum_c_rows + row * nH;
         real d_sum_c = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sum_c)
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real d_sum_c_terms = d_sum_c_terms_row[unit];
             const real c = c_row[unit];
             const real d_c_sum_c = d_sum_c_sum_c;
             d_c_sum_c_row[unit] = d_c_sum_c;
-            const real d_sum_c_terms_2 = -2 * d_c_sum_c * (c - sum_c / (real)nH) / (real)nH;
+            const real d_sum_c_terms_2 = -2 * d_c_sum_c * (c - sum_c / (real)nH) * inverse1;
             d_sum_c += d_sum_c_terms + d_sum_c_terms_2;
         }
         *(d_sum_c_rows + row) = d_sum_c;
@@ -690,6 +699,7 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real *tanh_g_bar_row = tanh_g_bar_rows + row * nH;
         const real sum_c = *(sum_c_rows + row);
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row);
+        const real inverse1 = 1 / sqrt_sqrt_pre_3;
         real *d_g_bar_row = args->d_b_hu_norm_xw_norm + row * (4 * nH) + 3 * nH;
         real *d_i_bar_row = args->d_b_hu_norm_xw_norm + row * (4 * nH) + nH;
         real *d_f_bar_row = args->d_b_hu_norm_xw_norm + row * (4 * nH);
@@ -705,7 +715,7 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
             const real sigmoid_f_bar = sigmoid_f_bar_row[unit];
             const real sigmoid_i_bar = sigmoid_i_bar_row[unit];
             const real tanh_g_bar = tanh_g_bar_row[unit];
-            const real d_c_total = d_c + d_tanh_pre * alpha3 / sqrt_sqrt_pre_3 + d_c_sum_c * (2 * c - 2 * sum_c / (real)nH) + d_sum_c;
+            const real d_c_total = d_c + d_tanh_pre * alpha3 * inverse1 + d_c_sum_c * (2 * c - 2 * sum_c / (real)nH) + d_sum_c;
             const real d_tanh_g_bar = d_c_total * sigmoid_i_bar;
             const real d_sigmoid_i_bar = d_c_total * tanh_g_bar;
             const real d_sigmoid_f_bar = d_c_total * c_prev;
@@ -730,21 +740,25 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row);
         const real sum_xw = *(sum_xw_rows + row);
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row);
+        const real inverse1 = 1 / (sqrt_sqrt_pre * (real)nH);
+        const real inverse2 = 1 / (sqrt_sqrt_pre * sqrt_sqrt_pre);
+        const real inverse3 = 1 / (sqrt_sqrt_pre_2 * (real)nH);
+        const real inverse4 = 1 / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
         real *d_sum_xw_terms_row = d_sum_xw_terms_rows + row * (4 * nH);
         real *d_sum_hu_terms_row = d_sum_hu_terms_rows + row * (4 * nH);
         real d_sqrt_sqrt_pre_2 = 0;
         real d_sqrt_sqrt_pre = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sqrt_sqrt_pre_2, d_sqrt_sqrt_pre)
         for (int64_t unit = 0; unit < 4 * nH; ++unit) {
             const real d_b_hu_norm_xw_norm = d_b_hu_norm_xw_norm_row[unit];
             const real alpha1 = alpha1_row[unit];
             const real alpha2 = alpha2_row[unit];
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
-            d_sum_xw_terms_row[unit] = -(real)0.25 * d_b_hu_norm_xw_norm * alpha2 / (sqrt_sqrt_pre_2 * (real)nH);
-            d_sum_hu_terms_row[unit] = -(real)0.25 * d_b_hu_norm_xw_norm * alpha1 / (sqrt_sqrt_pre * (real)nH);
-            d_sqrt_sqrt_pre_2 += -d_b_hu_norm_xw_norm * alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
-            d_sqrt_sqrt_pre += -d_b_hu_norm_xw_norm * alpha1 * (hu - (real)0.25 * sum_hu / (real)nH) / (sqrt_sqrt_pre * sqrt_sqrt_pre);
+            d_sum_xw_terms_row[unit] = -(real)0.25 * d_b_hu_norm_xw_norm * alpha2 * inverse3;
+            d_sum_hu_terms_row[unit] = -(real)0.25 * d_b_hu_norm_xw_norm * alpha1 * inverse1;
+            d_sqrt_sqrt_pre_2 += -d_b_hu_norm_xw_norm * alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) * inverse4;
+            d_sqrt_sqrt_pre += -d_b_hu_norm_xw_norm * alpha1 * (hu - (real)0.25 * sum_hu / (real)nH) * inverse2;
         }
         *(d_sqrt_sqrt_pre_2_rows + row) = d_sqrt_sqrt_pre_2;
         *(d_sqrt_sqrt_pre_rows + row) = d_sqrt_sqrt_pre;
@@ -789,11 +803,12 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real *xw_row = xw_rows + row * (4 * nH);
         const real sum_hu = *(sum_hu_rows + row);
         const real sum_xw = *(sum_xw_rows + row);
+        const real inverse1 = 1 / (real)nH;
         real *d_xw_sum_xw_row = d_xw_sum_xw_rows + row * (4 * nH);
         real *d_hu_sum_hu_row = d_hu_sum_hu_rows + row * (4 * nH);
         real d_sum_xw = 0;
         real d_sum_hu = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sum_xw, d_sum_hu)
         for (int64_t unit = 0; unit < 4 * nH; ++unit) {
             const real d_sum_xw_terms = d_sum_xw_terms_row[unit];
             const real d_sum_hu_terms = d_sum_hu_terms_row[unit];
@@ -801,10 +816,10 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
             const real xw = xw_row[unit];
             const real d_xw_sum_xw = d_sum_xw_sum_xw;
             d_xw_sum_xw_row[unit] = d_xw_sum_xw;
-            const real d_sum_xw_terms_2 = -(real)0.5 * d_xw_sum_xw * (xw - (real)0.25 * sum_xw / (real)nH) / (real)nH;
+            const real d_sum_xw_terms_2 = -(real)0.5 * d_xw_sum_xw * (xw - (real)0.25 * sum_xw / (real)nH) * inverse1;
             const real d_hu_sum_hu = d_sum_hu_sum_hu;
             d_hu_sum_hu_row[unit] = d_hu_sum_hu;
-            const real d_sum_hu_terms_2 = -(real)0.5 * d_hu_sum_hu * (hu - (real)0.25 * sum_hu / (real)nH) / (real)nH;
+            const real d_sum_hu_terms_2 = -(real)0.5 * d_hu_sum_hu * (hu - (real)0.25 * sum_hu / (real)nH) * inverse1;
             d_sum_xw += d_sum_xw_terms + d_sum_xw_terms_2;
             d_sum_hu += d_sum_hu_terms + d_sum_hu_terms_2;
         }
@@ -828,6 +843,8 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
         const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row);
         const real sum_xw = *(sum_xw_rows + row);
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row);
+        const real inverse1 = 1 / sqrt_sqrt_pre;
+        const real inverse2 = 1 / sqrt_sqrt_pre_2;
         real *d_xw_row = args->d_xw + row * (4 * nH);
         real *d_hu_row = args->d_hu + row * (4 * nH);
         CELLGEN_VECTORIZE
@@ -839,8 +856,8 @@ int CELLGEN_NAME(layer_norm_lstm_backward)(int64_t nB, int64_t nI, int64_t nH,
             const real alpha2 = alpha2_row[unit];
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
-            d_xw_row[unit] = d_b_hu_norm_xw_norm * alpha2 / sqrt_sqrt_pre_2 + d_xw_sum_xw * (2 * xw - (real)0.5 * sum_xw / (real)nH) + d_sum_xw;
-            d_hu_row[unit] = d_b_hu_norm_xw_norm * alpha1 / sqrt_sqrt_pre + d_hu_sum_hu * (2 * hu - (real)0.5 * sum_hu / (real)nH) + d_sum_hu;
+            d_xw_row[unit] = d_b_hu_norm_xw_norm * alpha2 * inverse2 + d_xw_sum_xw * (2 * xw - (real)0.5 * sum_xw / (real)nH) + d_sum_xw;
+            d_hu_row[unit] = d_b_hu_norm_xw_norm * alpha1 * inverse1 + d_hu_sum_hu * (2 * hu - (real)0.5 * sum_hu / (real)nH) + d_sum_hu;
         }
     }
 
@@ -915,23 +932,29 @@ int CELLGEN_NAME(layer_norm_lstm_weight_gradients)(int64_t nB, int64_t nI, int64
     real *sum_c_sum_c_rows = (real *)(void *)workspace; /* (B, 1) */
     workspace += CELLGEN_BYTES(nB * 1);
 
-    /* sum_c = sum(c -> (B, 1))
-     * d_beta3 = sum(d_tanh_pre -> (H,)) */
+    /* sum_c = sum(c -> (B, 1)) */
+    for (int64_t row = 0; row < nB; ++row) {
+        const real *c_row = args->c + row * nH;
+        real sum_c = 0;
+        CELLGEN_SUMS(sum_c)
+        for (int64_t unit = 0; unit < nH; ++unit) {
+            const real c = c_row[unit];
+            sum_c += c;
+        }
+        *(sum_c_rows + row) = sum_c;
+    }
+
+    /* d_beta3 = sum(d_tanh_pre -> (H,)) */
     {
         real *d_beta3_row = args->d_beta3;
         for (int64_t unit = 0; unit < nH; ++unit) d_beta3_row[unit] = 0;
         for (int64_t row = 0; row < nB; ++row) {
             const real *d_tanh_pre_row = args->d_tanh_pre + row * nH;
-            const real *c_row = args->c + row * nH;
-            real sum_c = 0;
             CELLGEN_VECTORIZE
             for (int64_t unit = 0; unit < nH; ++unit) {
                 const real d_tanh_pre = d_tanh_pre_row[unit];
-                const real c = c_row[unit];
-                sum_c += c;
                 d_beta3_row[unit] += d_tanh_pre;
             }
-            *(sum_c_rows + row) = sum_c;
         }
     }
 
@@ -976,7 +999,7 @@ int CELLGEN_NAME(layer_norm_lstm_weight_gradients)(int64_t nB, int64_t nI, int64
         const real *xw_row = xw_rows + row * (4 * nH);
         real sum_hu = 0;
         real sum_xw = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_hu, sum_xw)
         for (int64_t unit = 0; unit < 4 * nH; ++unit) {
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
@@ -992,7 +1015,7 @@ int CELLGEN_NAME(layer_norm_lstm_weight_gradients)(int64_t nB, int64_t nI, int64
         const real *c_row = args->c + row * nH;
         const real sum_c = *(sum_c_rows + row);
         real sum_c_sum_c = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_c_sum_c)
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real c = c_row[unit];
             sum_c_sum_c += (c - sum_c / (real)nH) * (c - sum_c / (real)nH);
@@ -1009,7 +1032,7 @@ int CELLGEN_NAME(layer_norm_lstm_weight_gradients)(int64_t nB, int64_t nI, int64
         const real sum_xw = *(sum_xw_rows + row);
         real sum_hu_sum_hu = 0;
         real sum_xw_sum_xw = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_hu_sum_hu, sum_xw_sum_xw)
         for (int64_t unit = 0; unit < 4 * nH; ++unit) {
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
@@ -1029,11 +1052,12 @@ int CELLGEN_NAME(layer_norm_lstm_weight_gradients)(int64_t nB, int64_t nI, int64
             const real *c_row = args->c + row * nH;
             const real sum_c = *(sum_c_rows + row);
             const real sum_c_sum_c = *(sum_c_sum_c_rows + row);
+            const real inverse1 = 1 / cg_sqrt(sum_c_sum_c / (real)nH + (real)1e-05);
             CELLGEN_VECTORIZE
             for (int64_t unit = 0; unit < nH; ++unit) {
                 const real d_tanh_pre = d_tanh_pre_row[unit];
                 const real c = c_row[unit];
-                d_alpha3_row[unit] += d_tanh_pre * (c - sum_c / (real)nH) / cg_sqrt(sum_c_sum_c / (real)nH + (real)1e-05);
+                d_alpha3_row[unit] += d_tanh_pre * (c - sum_c / (real)nH) * inverse1;
             }
         }
     }
@@ -1053,13 +1077,15 @@ int CELLGEN_NAME(layer_norm_lstm_weight_gradients)(int64_t nB, int64_t nI, int64
             const real sum_hu_sum_hu = *(sum_hu_sum_hu_rows + row);
             const real sum_xw = *(sum_xw_rows + row);
             const real sum_xw_sum_xw = *(sum_xw_sum_xw_rows + row);
+            const real inverse1 = 1 / cg_sqrt((real)0.25 * sum_hu_sum_hu / (real)nH + (real)1e-05);
+            const real inverse2 = 1 / cg_sqrt((real)0.25 * sum_xw_sum_xw / (real)nH + (real)1e-05);
             CELLGEN_VECTORIZE
             for (int64_t unit = 0; unit < 4 * nH; ++unit) {
                 const real d_b_hu_norm_xw_norm = d_b_hu_norm_xw_norm_row[unit];
                 const real hu = hu_row[unit];
                 const real xw = xw_row[unit];
-                d_alpha2_row[unit] += d_b_hu_norm_xw_norm * (xw - (real)0.25 * sum_xw / (real)nH) / cg_sqrt((real)0.25 * sum_xw_sum_xw / (real)nH + (real)1e-05);
-                d_alpha1_row[unit] += d_b_hu_norm_xw_norm * (hu - (real)0.25 * sum_hu / (real)nH) / cg_sqrt((real)0.25 * sum_hu_sum_hu / (real)nH + (real)1e-05);
+                d_alpha2_row[unit] += d_b_hu_norm_xw_norm * (xw - (real)0.25 * sum_xw / (real)nH) * inverse2;
+                d_alpha1_row[unit] += d_b_hu_norm_xw_norm * (hu - (real)0.25 * sum_hu / (real)nH) * inverse1;
             }
         }
     }
@@ -1159,67 +1185,78 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = 4 * nH - first < width ? 4 * nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 0) * (4 * nH) + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 1) * (4 * nH) + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = 4 * nH - first < width ? 4 * nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 0) * (4 * nH) + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 1) * (4 * nH) + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    for (int64_t row = 0; row < rows; ++row)
+                        for (int64_t unit = 0; unit < width; ++unit)
+                            tile[(row * slots + 1) * width + unit] = 0;
+                    const cg_term terms1[] = {
+                        {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                         memory->forward_1_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
+                    const cg_term terms2[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_1_panel_2 + block * (nI) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nI, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
-            } else {
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t unit = 0; unit < width; ++unit)
-                        tile[(row * slots + 1) * width + unit] = 0;
-                const cg_term terms1[] = {
-                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
-                     memory->forward_1_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                const cg_term terms2[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_1_panel_2 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nI, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* hu = slot 0
-                 * xw = slot 1 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *hu_row_0 = hu_rows + row * (4 * nH) + first;
-                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                    real *xw_row_1 = xw_rows + row * (4 * nH) + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        hu_row_0[unit] = tile_0[unit];
-                        xw_row_1[unit] = tile_1[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = 4 * nH - first < width ? 4 * nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* hu = slot 0
+                     * xw = slot 1 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *hu_row_0 = hu_rows + row * (4 * nH) + first;
+                        const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                        real *xw_row_1 = xw_rows + row * (4 * nH) + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            hu_row_0[unit] = tile_0[unit];
+                            xw_row_1[unit] = tile_1[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *hu_row_0 = hu_rows + row * (4 * nH) + first;
+                        const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                        real *xw_row_1 = xw_rows + row * (4 * nH) + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            hu_row_0[unit] = tile_0[unit];
+                            xw_row_1[unit] = tile_1[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *hu_row_0 = hu_rows + row * (4 * nH) + first;
-                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                    real *xw_row_1 = xw_rows + row * (4 * nH) + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        hu_row_0[unit] = tile_0[unit];
-                        xw_row_1[unit] = tile_1[unit];
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1247,7 +1284,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_2)(
         const real *xw_row = xw_rows + row * (4 * nH) + first;
         real sum_hu = 0;
         real sum_xw = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_hu, sum_xw)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
@@ -1286,7 +1323,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_3)(
         const real sum_xw = *(sum_xw_rows + row * 1);
         real sum_hu_sum_hu = 0;
         real sum_xw_sum_xw = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_hu_sum_hu, sum_xw_sum_xw)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
@@ -1368,6 +1405,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_5)(
         const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
         const real sum_xw = *(sum_xw_rows + row * 1);
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * 1);
+        const real inverse1 = 1 / sqrt_sqrt_pre;
+        const real inverse2 = 1 / sqrt_sqrt_pre_2;
         real *hu_norm_row = hu_norm_rows + row * (4 * nH) + first;
         real *xw_norm_row = xw_norm_rows + row * (4 * nH) + first;
         CELLGEN_VECTORIZE
@@ -1378,8 +1417,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_5)(
             const real beta2 = beta2_row[unit];
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
-            hu_norm_row[unit] = alpha1 * (hu - (real)0.25 * sum_hu / (real)nH) / sqrt_sqrt_pre + beta1;
-            xw_norm_row[unit] = alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta2;
+            hu_norm_row[unit] = alpha1 * (hu - (real)0.25 * sum_hu / (real)nH) * inverse1 + beta1;
+            xw_norm_row[unit] = alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) * inverse2 + beta2;
         }
     }
 }
@@ -1429,7 +1468,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6)(
         real *o_bar_row = o_bar_rows + row * nH + first;
         real *c_row = c_rows + row * c_stride + first;
         real sum_c = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_c)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real c_prev = c_prev_row[unit];
             const real b_0 = b_0_row[unit];
@@ -1477,7 +1516,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_7)(
         const real *c_row = c_rows + row * c_stride + first;
         const real sum_c = *(sum_c_rows + row * 1);
         real sum_c_sum_c = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(sum_c_sum_c)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real c = c_row[unit];
             sum_c_sum_c += (c - sum_c / (real)nH) * (c - sum_c / (real)nH);
@@ -1541,6 +1580,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9)(
         const real *c_row = c_rows + row * c_stride + first;
         const real sum_c = *(sum_c_rows + row * 1);
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
+        const real inverse1 = 1 / sqrt_sqrt_pre_3;
         real *h_row = h_rows + row * h_stride + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -1548,7 +1588,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9)(
             const real beta3 = beta3_row[unit];
             const real o_bar = o_bar_row[unit];
             const real c = c_row[unit];
-            h_row[unit] = cg_tanh(alpha3 * (c - sum_c / (real)nH) / sqrt_sqrt_pre_3 + beta3) * cg_sigmoid(o_bar);
+            h_row[unit] = cg_tanh(alpha3 * (c - sum_c / (real)nH) * inverse1 + beta3) * cg_sigmoid(o_bar);
         }
     }
 }
@@ -1883,7 +1923,7 @@ typedef struct {
     cg_series series_d_c;
     cg_series series_d_x, across_d_x;
     real *reverse_11_panel_1; /* packed weights */
-    real *deferred_8_panel_1; /* packed weights */
+    real *deferred_9_panel_1; /* packed weights */
     real *reverse_d_h_in; /* of one step */
     real *reverse_d_c_in; /* of one step */
     real *reverse_tanh_tanh_pre; /* of one step */
@@ -1913,7 +1953,7 @@ typedef struct {
     real *deferred_d_xw_sum_xw; /* of a chunk */
     real *deferred_d_sum_xw; /* of a chunk */
     real *deferred_d_xw; /* of a chunk */
-    real *deferred_8_whole; /* products of one step */
+    real *deferred_9_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *rows_h_prev; /* states before many steps */
     real *d_c_prev_pair; /* gradient between two steps */
@@ -1973,6 +2013,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1)(
         const real *c_row = c_rows + row * c_stride + first;
         const real sum_c = *(sum_c_rows + row * 1);
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
+        const real inverse1 = 1 / sqrt_sqrt_pre_3;
         real *d_h_in_row = d_h_in_rows + row * nH + first;
         real *d_c_in_row = d_c_in_rows + row * nH + first;
         real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
@@ -1989,7 +2030,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1)(
             const real d_h_in = d_h + d_h_next;
             d_h_in_row[unit] = d_h_in;
             d_c_in_row[unit] = d_c + d_c_next;
-            const real tanh_tanh_pre = cg_tanh(alpha3 * (c - sum_c / (real)nH) / sqrt_sqrt_pre_3 + beta3);
+            const real tanh_tanh_pre = cg_tanh(alpha3 * (c - sum_c / (real)nH) * inverse1 + beta3);
             tanh_tanh_pre_row[unit] = tanh_tanh_pre;
             d_sigmoid_o_bar_row[unit] = d_h_in * tanh_tanh_pre;
         }
@@ -2033,6 +2074,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_2)(
         const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
         const real sum_xw = *(sum_xw_rows + row * 1);
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * 1);
+        const real inverse1 = 1 / sqrt_sqrt_pre;
+        const real inverse2 = 1 / sqrt_sqrt_pre_2;
         real *hu_norm_row = hu_norm_rows + row * (4 * nH) + first;
         real *xw_norm_row = xw_norm_rows + row * (4 * nH) + first;
         CELLGEN_VECTORIZE
@@ -2043,8 +2086,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_2)(
             const real beta2 = beta2_row[unit];
             const real hu = hu_row[unit];
             const real xw = xw_row[unit];
-            hu_norm_row[unit] = alpha1 * (hu - (real)0.25 * sum_hu / (real)nH) / sqrt_sqrt_pre + beta1;
-            xw_norm_row[unit] = alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) / sqrt_sqrt_pre_2 + beta2;
+            hu_norm_row[unit] = alpha1 * (hu - (real)0.25 * sum_hu / (real)nH) * inverse1 + beta1;
+            xw_norm_row[unit] = alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) * inverse2 + beta2;
         }
     }
 }
@@ -2111,6 +2154,8 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3)(
         const real sum_c = *(sum_c_rows + row * 1);
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
         const real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
+        const real inverse1 = 1 / (sqrt_sqrt_pre_3 * (real)nH);
+        const real inverse2 = 1 / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
         real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH + first;
         real *sigmoid_i_bar_row = sigmoid_i_bar_rows + row * nH + first;
         real *tanh_g_bar_row = tanh_g_bar_rows + row * nH + first;
@@ -2118,7 +2163,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3)(
         real *d_sum_c_terms_row = d_sum_c_terms_rows + row * nH + first;
         real *d_o_bar_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + 2 * nH + first;
         real d_sqrt_sqrt_pre_3 = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sqrt_sqrt_pre_3)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_h_in = d_h_in_row[unit];
             const real d_sigmoid_o_bar = d_sigmoid_o_bar_row[unit];
@@ -2148,9 +2193,9 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3)(
             const real d_tanh_tanh_pre = d_h_in * sigmoid_o_bar;
             const real d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
             d_tanh_pre_row[unit] = d_tanh_pre;
-            d_sum_c_terms_row[unit] = -d_tanh_pre * alpha3 / (sqrt_sqrt_pre_3 * (real)nH);
+            d_sum_c_terms_row[unit] = -d_tanh_pre * alpha3 * inverse1;
             d_o_bar_row[unit] = d_sigmoid_o_bar * (1 - sigmoid_o_bar) * sigmoid_o_bar;
-            d_sqrt_sqrt_pre_3 += -d_tanh_pre * alpha3 * (c - sum_c / (real)nH) / (sqrt_sqrt_pre_3 * sqrt_sqrt_pre_3);
+            d_sqrt_sqrt_pre_3 += -d_tanh_pre * alpha3 * (c - sum_c / (real)nH) * inverse2;
         }
         *(d_sqrt_sqrt_pre_3_rows + row * 1) = d_sqrt_sqrt_pre_3;
     }
@@ -2214,15 +2259,16 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5)(
         const real d_sum_c_sum_c = *(d_sum_c_sum_c_rows + row * 1);
         const real *c_row = c_rows + row * c_stride + first;
         const real sum_c = *(sum_c_rows + row * 1);
+        const real inverse1 = 1 / (real)nH;
         real *d_c_sum_c_row = d_c_sum_c_rows + row * nH + first;
         real d_sum_c = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sum_c)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_sum_c_terms = d_sum_c_terms_row[unit];
             const real c = c_row[unit];
             const real d_c_sum_c = d_sum_c_sum_c;
             d_c_sum_c_row[unit] = d_c_sum_c;
-            const real d_sum_c_terms_2 = -2 * d_c_sum_c * (c - sum_c / (real)nH) / (real)nH;
+            const real d_sum_c_terms_2 = -2 * d_c_sum_c * (c - sum_c / (real)nH) * inverse1;
             d_sum_c += d_sum_c_terms + d_sum_c_terms_2;
         }
         *(d_sum_c_rows + row * 1) = d_sum_c;
@@ -2279,6 +2325,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6)(
         const real *tanh_g_bar_row = tanh_g_bar_rows + row * nH + first;
         const real sum_c = *(sum_c_rows + row * 1);
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
+        const real inverse1 = 1 / sqrt_sqrt_pre_3;
         real *d_g_bar_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + 3 * nH + first;
         real *d_i_bar_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + nH + first;
         real *d_f_bar_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + first;
@@ -2294,7 +2341,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6)(
             const real sigmoid_f_bar = sigmoid_f_bar_row[unit];
             const real sigmoid_i_bar = sigmoid_i_bar_row[unit];
             const real tanh_g_bar = tanh_g_bar_row[unit];
-            const real d_c_total = d_c_in + d_tanh_pre * alpha3 / sqrt_sqrt_pre_3 + d_c_sum_c * (2 * c - 2 * sum_c / (real)nH) + d_sum_c;
+            const real d_c_total = d_c_in + d_tanh_pre * alpha3 * inverse1 + d_c_sum_c * (2 * c - 2 * sum_c / (real)nH) + d_sum_c;
             const real d_tanh_g_bar = d_c_total * sigmoid_i_bar;
             const real d_sigmoid_i_bar = d_c_total * tanh_g_bar;
             const real d_sigmoid_f_bar = d_c_total * c_prev;
@@ -2333,15 +2380,17 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7)(
         const real *hu_row = hu_rows + row * (4 * nH) + first;
         const real sum_hu = *(sum_hu_rows + row * 1);
         const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
+        const real inverse1 = 1 / (sqrt_sqrt_pre * (real)nH);
+        const real inverse2 = 1 / (sqrt_sqrt_pre * sqrt_sqrt_pre);
         real *d_sum_hu_terms_row = d_sum_hu_terms_rows + row * (4 * nH) + first;
         real d_sqrt_sqrt_pre = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sqrt_sqrt_pre)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_b_hu_norm_xw_norm = d_b_hu_norm_xw_norm_row[unit];
             const real alpha1 = alpha1_row[unit];
             const real hu = hu_row[unit];
-            d_sum_hu_terms_row[unit] = -(real)0.25 * d_b_hu_norm_xw_norm * alpha1 / (sqrt_sqrt_pre * (real)nH);
-            d_sqrt_sqrt_pre += -d_b_hu_norm_xw_norm * alpha1 * (hu - (real)0.25 * sum_hu / (real)nH) / (sqrt_sqrt_pre * sqrt_sqrt_pre);
+            d_sum_hu_terms_row[unit] = -(real)0.25 * d_b_hu_norm_xw_norm * alpha1 * inverse1;
+            d_sqrt_sqrt_pre += -d_b_hu_norm_xw_norm * alpha1 * (hu - (real)0.25 * sum_hu / (real)nH) * inverse2;
         }
         *(d_sqrt_sqrt_pre_rows + row * 1) = d_sqrt_sqrt_pre;
     }
@@ -2404,15 +2453,16 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_9)(
         const real d_sum_hu_sum_hu = *(d_sum_hu_sum_hu_rows + row * 1);
         const real *hu_row = hu_rows + row * (4 * nH) + first;
         const real sum_hu = *(sum_hu_rows + row * 1);
+        const real inverse1 = 1 / (real)nH;
         real *d_hu_sum_hu_row = d_hu_sum_hu_rows + row * (4 * nH) + first;
         real d_sum_hu = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sum_hu)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_sum_hu_terms = d_sum_hu_terms_row[unit];
             const real hu = hu_row[unit];
             const real d_hu_sum_hu = d_sum_hu_sum_hu;
             d_hu_sum_hu_row[unit] = d_hu_sum_hu;
-            const real d_sum_hu_terms_2 = -(real)0.5 * d_hu_sum_hu * (hu - (real)0.25 * sum_hu / (real)nH) / (real)nH;
+            const real d_sum_hu_terms_2 = -(real)0.5 * d_hu_sum_hu * (hu - (real)0.25 * sum_hu / (real)nH) * inverse1;
             d_sum_hu += d_sum_hu_terms + d_sum_hu_terms_2;
         }
         *(d_sum_hu_rows + row * 1) = d_sum_hu;
@@ -2448,6 +2498,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_10)(
         const real *hu_row = hu_rows + row * (4 * nH) + first;
         const real sum_hu = *(sum_hu_rows + row * 1);
         const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
+        const real inverse1 = 1 / sqrt_sqrt_pre;
         real *d_hu_row = d_hu_rows + row * (4 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -2455,7 +2506,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_10)(
             const real d_hu_sum_hu = d_hu_sum_hu_row[unit];
             const real alpha1 = alpha1_row[unit];
             const real hu = hu_row[unit];
-            d_hu_row[unit] = d_b_hu_norm_xw_norm * alpha1 / sqrt_sqrt_pre + d_hu_sum_hu * (2 * hu - (real)0.5 * sum_hu / (real)nH) + d_sum_hu;
+            d_hu_row[unit] = d_b_hu_norm_xw_norm * alpha1 * inverse1 + d_hu_sum_hu * (2 * hu - (real)0.5 * sum_hu / (real)nH) + d_sum_hu;
         }
     }
 }
@@ -2488,48 +2539,59 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_11)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_11_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_11_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {4 * nH, d_hu_rows + top * ((4 * nH)), (4 * nH), 1,
+                         memory->reverse_11_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_11_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {4 * nH, d_hu_rows + top * ((4 * nH)), (4 * nH), 1,
-                     memory->reverse_11_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_11_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_prev = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_h_prev_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_prev = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_h_prev_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_h_prev_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_h_prev_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -2545,59 +2607,33 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
     const real *alpha2_rows = memory->args->alpha2;
-    const real *hu_rows = memory->args->hu + step * nB * (4 * nH);
     const real *xw_rows = memory->args->xw + step * nB * (4 * nH);
-    const real *sum_hu_rows = memory->args->sum_hu + step * nB * 1;
-    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * nB * 1;
     const real *sum_xw_rows = memory->args->sum_xw + step * nB * 1;
     const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 + step * nB * 1;
     real *d_sum_xw_terms_rows = memory->deferred_d_sum_xw_terms;
     real *d_sqrt_sqrt_pre_2_rows = memory->deferred_d_sqrt_sqrt_pre_2;
-    real *d_beta2_rows = memory->args->d_beta2;
-    real *d_beta1_rows = memory->args->d_beta1;
-    real *d_alpha2_rows = memory->args->d_alpha2;
-    real *d_alpha1_rows = memory->args->d_alpha1;
-    real *d_b_rows = memory->args->d_b;
 
     const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_sum_xw_terms = -0.25 * d_b_hu_norm_xw_norm * alpha2 / (sqrt_sqrt_pre_2 * H)
-     * d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, 1))
-     * d_beta2 = sum(d_b_hu_norm_xw_norm -> (4*H,))
-     * d_beta1 = sum(d_b_hu_norm_xw_norm -> (4*H,))
-     * d_alpha2 = sum(d_alpha2_terms -> (4*H,))
-     * d_alpha1 = sum(d_alpha1_terms -> (4*H,))
-     * d_b = sum(d_b_hu_norm_xw_norm -> (4*H,)) */
-    real *d_beta2_row = d_beta2_rows + first;
-    real *d_beta1_row = d_beta1_rows + first;
-    real *d_alpha2_row = d_alpha2_rows + first;
-    real *d_alpha1_row = d_alpha1_rows + first;
-    real *d_b_row = d_b_rows + first;
-    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
-        const int64_t row = row_begin + row_end - 1 - turn;
+     * d_sqrt_sqrt_pre_2 = sum(d_sqrt_sqrt_pre_2_terms -> (B, 1)) */
+    for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_b_hu_norm_xw_norm_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + first;
         const real *alpha2_row = alpha2_rows + first;
-        const real *hu_row = hu_rows + row * (4 * nH) + first;
         const real *xw_row = xw_rows + row * (4 * nH) + first;
-        const real sum_hu = *(sum_hu_rows + row * 1);
-        const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
         const real sum_xw = *(sum_xw_rows + row * 1);
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * 1);
+        const real inverse1 = 1 / (sqrt_sqrt_pre_2 * (real)nH);
+        const real inverse2 = 1 / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
         real *d_sum_xw_terms_row = d_sum_xw_terms_rows + row * (4 * nH) + first;
         real d_sqrt_sqrt_pre_2 = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sqrt_sqrt_pre_2)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_b_hu_norm_xw_norm = d_b_hu_norm_xw_norm_row[unit];
             const real alpha2 = alpha2_row[unit];
-            const real hu = hu_row[unit];
             const real xw = xw_row[unit];
-            d_sum_xw_terms_row[unit] = -(real)0.25 * d_b_hu_norm_xw_norm * alpha2 / (sqrt_sqrt_pre_2 * (real)nH);
-            d_sqrt_sqrt_pre_2 += -d_b_hu_norm_xw_norm * alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) / (sqrt_sqrt_pre_2 * sqrt_sqrt_pre_2);
-            d_beta2_row[unit] += d_b_hu_norm_xw_norm;
-            d_beta1_row[unit] += d_b_hu_norm_xw_norm;
-            d_alpha2_row[unit] += d_b_hu_norm_xw_norm * (xw - (real)0.25 * sum_xw / (real)nH) / sqrt_sqrt_pre_2;
-            d_alpha1_row[unit] += d_b_hu_norm_xw_norm * (hu - (real)0.25 * sum_hu / (real)nH) / sqrt_sqrt_pre;
-            d_b_row[unit] += d_b_hu_norm_xw_norm;
+            d_sum_xw_terms_row[unit] = -(real)0.25 * d_b_hu_norm_xw_norm * alpha2 * inverse1;
+            d_sqrt_sqrt_pre_2 += -d_b_hu_norm_xw_norm * alpha2 * (xw - (real)0.25 * sum_xw / (real)nH) * inverse2;
         }
         *(d_sqrt_sqrt_pre_2_rows + row * 1) = d_sqrt_sqrt_pre_2;
     }
@@ -2632,17 +2668,77 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(
         const real *c_row = c_rows + row * c_stride + first;
         const real sum_c = *(sum_c_rows + row * 1);
         const real sqrt_sqrt_pre_3 = *(sqrt_sqrt_pre_3_rows + row * 1);
+        const real inverse1 = 1 / sqrt_sqrt_pre_3;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_tanh_pre = d_tanh_pre_row[unit];
             const real c = c_row[unit];
             d_beta3_row[unit] += d_tanh_pre;
-            d_alpha3_row[unit] += d_tanh_pre * (c - sum_c / (real)nH) / sqrt_sqrt_pre_3;
+            d_alpha3_row[unit] += d_tanh_pre * (c - sum_c / (real)nH) * inverse1;
         }
     }
 }
 
 static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(
+    const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_b_hu_norm_xw_norm_rows = memory->d_b_hu_norm_xw_norm_time + step % memory->chunk_steps * nB * (4 * nH);
+    const real *hu_rows = memory->args->hu + step * nB * (4 * nH);
+    const real *xw_rows = memory->args->xw + step * nB * (4 * nH);
+    const real *sum_hu_rows = memory->args->sum_hu + step * nB * 1;
+    const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * nB * 1;
+    const real *sum_xw_rows = memory->args->sum_xw + step * nB * 1;
+    const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 + step * nB * 1;
+    real *d_beta2_rows = memory->args->d_beta2;
+    real *d_beta1_rows = memory->args->d_beta1;
+    real *d_alpha2_rows = memory->args->d_alpha2;
+    real *d_alpha1_rows = memory->args->d_alpha1;
+    real *d_b_rows = memory->args->d_b;
+
+    const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    /* d_beta2 = sum(d_b_hu_norm_xw_norm -> (4*H,))
+     * d_beta1 = sum(d_b_hu_norm_xw_norm -> (4*H,))
+     * d_alpha2 = sum(d_alpha2_terms -> (4*H,))
+     * d_alpha1 = sum(d_alpha1_terms -> (4*H,))
+     * d_b = sum(d_b_hu_norm_xw_norm -> (4*H,)) */
+    real *d_beta2_row = d_beta2_rows + first;
+    real *d_beta1_row = d_beta1_rows + first;
+    real *d_alpha2_row = d_alpha2_rows + first;
+    real *d_alpha1_row = d_alpha1_rows + first;
+    real *d_b_row = d_b_rows + first;
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
+        const real *d_b_hu_norm_xw_norm_row = d_b_hu_norm_xw_norm_rows + row * (4 * nH) + first;
+        const real *hu_row = hu_rows + row * (4 * nH) + first;
+        const real *xw_row = xw_rows + row * (4 * nH) + first;
+        const real sum_hu = *(sum_hu_rows + row * 1);
+        const real sqrt_sqrt_pre = *(sqrt_sqrt_pre_rows + row * 1);
+        const real sum_xw = *(sum_xw_rows + row * 1);
+        const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * 1);
+        const real inverse1 = 1 / sqrt_sqrt_pre;
+        const real inverse2 = 1 / sqrt_sqrt_pre_2;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_b_hu_norm_xw_norm = d_b_hu_norm_xw_norm_row[unit];
+            const real hu = hu_row[unit];
+            const real xw = xw_row[unit];
+            d_beta2_row[unit] += d_b_hu_norm_xw_norm;
+            d_beta1_row[unit] += d_b_hu_norm_xw_norm;
+            d_alpha2_row[unit] += d_b_hu_norm_xw_norm * (xw - (real)0.25 * sum_xw / (real)nH) * inverse2;
+            d_alpha1_row[unit] += d_b_hu_norm_xw_norm * (hu - (real)0.25 * sum_hu / (real)nH) * inverse1;
+            d_b_row[unit] += d_b_hu_norm_xw_norm;
+        }
+    }
+}
+
+static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2663,7 +2759,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4)(
+static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2694,7 +2790,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5)(
+static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2720,22 +2816,23 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5)(
         const real d_sum_xw_sum_xw = *(d_sum_xw_sum_xw_rows + row * 1);
         const real *xw_row = xw_rows + row * (4 * nH) + first;
         const real sum_xw = *(sum_xw_rows + row * 1);
+        const real inverse1 = 1 / (real)nH;
         real *d_xw_sum_xw_row = d_xw_sum_xw_rows + row * (4 * nH) + first;
         real d_sum_xw = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_sum_xw)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_sum_xw_terms = d_sum_xw_terms_row[unit];
             const real xw = xw_row[unit];
             const real d_xw_sum_xw = d_sum_xw_sum_xw;
             d_xw_sum_xw_row[unit] = d_xw_sum_xw;
-            const real d_sum_xw_terms_2 = -(real)0.5 * d_xw_sum_xw * (xw - (real)0.25 * sum_xw / (real)nH) / (real)nH;
+            const real d_sum_xw_terms_2 = -(real)0.5 * d_xw_sum_xw * (xw - (real)0.25 * sum_xw / (real)nH) * inverse1;
             d_sum_xw += d_sum_xw_terms + d_sum_xw_terms_2;
         }
         *(d_sum_xw_rows + row * 1) = d_sum_xw;
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(
+static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2764,6 +2861,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(
         const real *xw_row = xw_rows + row * (4 * nH) + first;
         const real sum_xw = *(sum_xw_rows + row * 1);
         const real sqrt_sqrt_pre_2 = *(sqrt_sqrt_pre_2_rows + row * 1);
+        const real inverse1 = 1 / sqrt_sqrt_pre_2;
         real *d_xw_row = d_xw_rows + row * (4 * nH) + first;
         CELLGEN_VECTORIZE
         for (int64_t unit = 0; unit < units; ++unit) {
@@ -2771,12 +2869,12 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(
             const real d_xw_sum_xw = d_xw_sum_xw_row[unit];
             const real alpha2 = alpha2_row[unit];
             const real xw = xw_row[unit];
-            d_xw_row[unit] = d_b_hu_norm_xw_norm * alpha2 / sqrt_sqrt_pre_2 + d_xw_sum_xw * (2 * xw - (real)0.5 * sum_xw / (real)nH) + d_sum_xw;
+            d_xw_row[unit] = d_b_hu_norm_xw_norm * alpha2 * inverse1 + d_xw_sum_xw * (2 * xw - (real)0.5 * sum_xw / (real)nH) + d_sum_xw;
         }
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7)(
+static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2796,7 +2894,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_xw_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
+static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_9)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2818,55 +2916,66 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_8_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_9_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_xw_rows + row_begin * ((4 * nH)), (4 * nH),
                        memory->args->w + first * (4 * nH), 4 * nH,
                        out + 0 * nI, slots * nI, 0);
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->deferred_8_whole + ((top + row) * slots + 0) * nI + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->deferred_9_whole + ((top + row) * slots + 0) * nI + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {4 * nH, d_xw_rows + top * ((4 * nH)), (4 * nH), 1,
+                         memory->deferred_9_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_9_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {4 * nH, d_xw_rows + top * ((4 * nH)), (4 * nH), 1,
-                     memory->deferred_8_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_8_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_x = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_x = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -2960,24 +3069,26 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred)(
         CELLGEN_NAME(layer_norm_lstm_sequence_backward_collect)(memory, step, begin, end);
         cellgen_team_barrier(memory->team, thread);
     }
-    if (thread == 0) CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(memory, step, 0, rows, 0, 1);
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_9)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
@@ -3001,7 +3112,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_task)(int thread, int
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_11_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_1);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * (4 * nH); ++unit) args->d_w[unit] = 0;
     if (nT == 0 && 1 % threads == thread)
@@ -3084,7 +3195,7 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place_packed)(
     int64_t bytes = 0;
     (void)nT, (void)nB, (void)nI, (void)nH;
     CELLGEN_PLACE(memory->reverse_11_panel_1, real, 1, cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_8_panel_1, real, 1, cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_9_panel_1, real, 1, cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -3131,7 +3242,7 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place)(
     CELLGEN_PLACE(memory->deferred_d_xw_sum_xw, real, 1, chunk_rows * (4 * nH));
     CELLGEN_PLACE(memory->deferred_d_sum_xw, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_d_xw, real, 1, chunk_rows * (4 * nH));
-    CELLGEN_PLACE(memory->deferred_8_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_9_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
@@ -3199,7 +3310,7 @@ int CELLGEN_NAME(layer_norm_lstm_sequence_backward_pack)(int64_t nT, int64_t nB,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_11_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_8_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_1);
     return CELLGEN_OK;
 }
 

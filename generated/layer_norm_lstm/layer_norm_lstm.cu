@@ -1350,7 +1350,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_1)(
 }
 
 /* d_beta3 = sum(d_tanh_pre -> (H,)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_1_over_rows)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_2_over_rows)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_tanh_pre_rows,
@@ -1370,7 +1370,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_1_over_r
 /* d_beta2 = sum(d_b_hu_norm_xw_norm -> (4*H,))
  * d_beta1 = sum(d_b_hu_norm_xw_norm -> (4*H,))
  * d_b = sum(d_b_hu_norm_xw_norm -> (4*H,)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_2_over_rows)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_3_over_rows)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_b_hu_norm_xw_norm_rows,
@@ -1397,7 +1397,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_2_over_r
 
 /* sum_hu = sum(hu -> (B, 1))
  * sum_xw = sum(xw -> (B, 1)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_7)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_8)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> hu_rows,
@@ -1422,7 +1422,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_7)(
 }
 
 /* sum_c_sum_c = sum(c_sum_c -> (B, 1)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_8)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_9)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> c_rows,
@@ -1444,7 +1444,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_8)(
 
 /* sum_hu_sum_hu = sum(hu_sum_hu -> (B, 1))
  * sum_xw_sum_xw = sum(xw_sum_xw -> (B, 1)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_9)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_10)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> hu_rows,
@@ -1474,7 +1474,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_9)(
 }
 
 /* d_alpha3 = sum(d_alpha3_terms -> (H,)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_10_over_rows)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_11_over_rows)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_tanh_pre_rows,
@@ -1500,7 +1500,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_10_over_
 
 /* d_alpha2 = sum(d_alpha2_terms -> (4*H,))
  * d_alpha1 = sum(d_alpha1_terms -> (4*H,)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_11_over_rows)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_12_over_rows)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_b_hu_norm_xw_norm_rows,
@@ -1599,19 +1599,19 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_weight_gradients)(
     memory += CELLGEN_CUDA_BYTES(nB * 1, real);
     real *const sum_c_sum_c_2 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nB * 1, real);
-    real *const layer_norm_lstm_step_weight_gradients_1 = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nB) * (nH), real);
     real *const layer_norm_lstm_step_weight_gradients_2 = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nB) * (4 * nH), real);
-    real *const layer_norm_lstm_step_weight_gradients_2_2 = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nB) * (4 * nH), real);
-    real *const layer_norm_lstm_step_weight_gradients_2_3 = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nB) * (4 * nH), real);
-    real *const layer_norm_lstm_step_weight_gradients_10 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nB) * (nH), real);
-    real *const layer_norm_lstm_step_weight_gradients_11 = (real *)(void *)memory;
+    real *const layer_norm_lstm_step_weight_gradients_3 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nB) * (4 * nH), real);
-    real *const layer_norm_lstm_step_weight_gradients_11_2 = (real *)(void *)memory;
+    real *const layer_norm_lstm_step_weight_gradients_3_2 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nB) * (4 * nH), real);
+    real *const layer_norm_lstm_step_weight_gradients_3_3 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nB) * (4 * nH), real);
+    real *const layer_norm_lstm_step_weight_gradients_11 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nB) * (nH), real);
+    real *const layer_norm_lstm_step_weight_gradients_12 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nB) * (4 * nH), real);
+    real *const layer_norm_lstm_step_weight_gradients_12_2 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nB) * (4 * nH), real);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
@@ -1619,18 +1619,18 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_weight_gradients)(
     CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_1), nB, nH,
         cg_in(args->c, nH),
         cg_rows(sum_c_2, 1));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_1_over_rows), nB, nH,
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_2_over_rows), nB, nH,
         cg_in(args->d_tanh_pre, nH),
-        layer_norm_lstm_step_weight_gradients_1);
-    cg_add_chunks(&run, nB, nH, layer_norm_lstm_step_weight_gradients_1, cg_rows(args->d_beta3, nH));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_2_over_rows), nB, 4 * nH,
+        layer_norm_lstm_step_weight_gradients_2);
+    cg_add_chunks(&run, nB, nH, layer_norm_lstm_step_weight_gradients_2, cg_rows(args->d_beta3, nH));
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_3_over_rows), nB, 4 * nH,
         cg_in(args->d_b_hu_norm_xw_norm, (4 * nH)),
-        layer_norm_lstm_step_weight_gradients_2,
-        layer_norm_lstm_step_weight_gradients_2_2,
-        layer_norm_lstm_step_weight_gradients_2_3);
-    cg_add_chunks(&run, nB, 4 * nH, layer_norm_lstm_step_weight_gradients_2, cg_rows(args->d_beta2, (4 * nH)));
-    cg_add_chunks(&run, nB, 4 * nH, layer_norm_lstm_step_weight_gradients_2_2, cg_rows(args->d_beta1, (4 * nH)));
-    cg_add_chunks(&run, nB, 4 * nH, layer_norm_lstm_step_weight_gradients_2_3, cg_rows(args->d_b, (4 * nH)));
+        layer_norm_lstm_step_weight_gradients_3,
+        layer_norm_lstm_step_weight_gradients_3_2,
+        layer_norm_lstm_step_weight_gradients_3_3);
+    cg_add_chunks(&run, nB, 4 * nH, layer_norm_lstm_step_weight_gradients_3, cg_rows(args->d_beta2, (4 * nH)));
+    cg_add_chunks(&run, nB, 4 * nH, layer_norm_lstm_step_weight_gradients_3_2, cg_rows(args->d_beta1, (4 * nH)));
+    cg_add_chunks(&run, nB, 4 * nH, layer_norm_lstm_step_weight_gradients_3_3, cg_rows(args->d_b, (4 * nH)));
     /* hu = h_prev @ u */
     cg_gemm_nn(&run, nB, 4 * nH, nH, args->h_prev, nH, args->u, (4 * nH), hu_2, (4 * nH), 0);
     /* xw = x @ w */
@@ -1639,17 +1639,17 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_weight_gradients)(
     cg_gemm_tn(&run, nH, 4 * nH, nB, args->h_prev, nH, args->d_hu, (4 * nH), args->d_u, (4 * nH), 0);
     /* d_w = x.T @ d_xw */
     cg_gemm_tn(&run, nI, 4 * nH, nB, args->x, nI, args->d_xw, (4 * nH), args->d_w, (4 * nH), 0);
-    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_7), nB, 4 * nH,
+    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_8), nB, 4 * nH,
         cg_in(hu_2, (4 * nH)),
         cg_in(xw_2, (4 * nH)),
         cg_rows(sum_hu_2, 1),
         cg_rows(sum_xw_2, 1));
-    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_8), nB, nH,
+    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_9), nB, nH,
         cg_in(args->c, nH),
         cg_in(sum_c_2, 1),
         nH,
         cg_rows(sum_c_sum_c_2, 1));
-    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_9), nB, 4 * nH,
+    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_10), nB, 4 * nH,
         cg_in(hu_2, (4 * nH)),
         cg_in(xw_2, (4 * nH)),
         cg_in(sum_hu_2, 1),
@@ -1657,15 +1657,15 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_weight_gradients)(
         nH,
         cg_rows(sum_hu_sum_hu_2, 1),
         cg_rows(sum_xw_sum_xw_2, 1));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_10_over_rows), nB, nH,
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_11_over_rows), nB, nH,
         cg_in(args->d_tanh_pre, nH),
         cg_in(args->c, nH),
         cg_in(sum_c_2, 1),
         cg_in(sum_c_sum_c_2, 1),
         nH,
-        layer_norm_lstm_step_weight_gradients_10);
-    cg_add_chunks(&run, nB, nH, layer_norm_lstm_step_weight_gradients_10, cg_rows(args->d_alpha3, nH));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_11_over_rows), nB, 4 * nH,
+        layer_norm_lstm_step_weight_gradients_11);
+    cg_add_chunks(&run, nB, nH, layer_norm_lstm_step_weight_gradients_11, cg_rows(args->d_alpha3, nH));
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_step_weight_gradients_12_over_rows), nB, 4 * nH,
         cg_in(args->d_b_hu_norm_xw_norm, (4 * nH)),
         cg_in(hu_2, (4 * nH)),
         cg_in(xw_2, (4 * nH)),
@@ -1674,10 +1674,10 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_weight_gradients)(
         cg_in(sum_xw_2, 1),
         cg_in(sum_xw_sum_xw_2, 1),
         nH,
-        layer_norm_lstm_step_weight_gradients_11,
-        layer_norm_lstm_step_weight_gradients_11_2);
-    cg_add_chunks(&run, nB, 4 * nH, layer_norm_lstm_step_weight_gradients_11, cg_rows(args->d_alpha2, (4 * nH)));
-    cg_add_chunks(&run, nB, 4 * nH, layer_norm_lstm_step_weight_gradients_11_2, cg_rows(args->d_alpha1, (4 * nH)));
+        layer_norm_lstm_step_weight_gradients_12,
+        layer_norm_lstm_step_weight_gradients_12_2);
+    cg_add_chunks(&run, nB, 4 * nH, layer_norm_lstm_step_weight_gradients_12, cg_rows(args->d_alpha2, (4 * nH)));
+    cg_add_chunks(&run, nB, 4 * nH, layer_norm_lstm_step_weight_gradients_12_2, cg_rows(args->d_alpha1, (4 * nH)));
     return run.error;
 }
 
@@ -2657,12 +2657,42 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_1)(
     (void)rows;
 }
 
+/* d_beta3 = sum(d_tanh_pre -> (H,))
+ * d_alpha3 = sum(d_alpha3_terms -> (H,)) */
+__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_2_over_rows)(
+    int64_t rows,
+    int64_t units,
+    cellgen_rows<const store> d_tanh_pre_rows,
+    cellgen_rows<const store> c_rows,
+    cellgen_rows<const store> sum_c_rows,
+    cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
+    int64_t nH,
+    real *d_beta3_rows,
+    real *d_alpha3_rows)
+{
+    const int64_t unit = (int64_t)blockIdx.y * CELLGEN_CHUNK_UNITS + threadIdx.x;
+    const int64_t first = (int64_t)blockIdx.x * CELLGEN_CHUNK_ROWS;
+    const int64_t end = first + CELLGEN_CHUNK_ROWS < rows ? first + CELLGEN_CHUNK_ROWS : rows;
+    real d_beta3 = 0;
+    real d_alpha3 = 0;
+    for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
+        const real d_tanh_pre = cg_load(d_tanh_pre_rows, row, unit);
+        const real c = cg_load(c_rows, row, unit);
+        const real sum_c = cg_load(sum_c_rows, row, 0);
+        const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
+        d_beta3 += d_tanh_pre;
+        d_alpha3 += d_tanh_pre * (c - sum_c / (real)nH) / sqrt_sqrt_pre_3;
+    }
+    cellgen_chunk_total(d_beta3, d_beta3_rows, units, unit);
+    cellgen_chunk_total(d_alpha3, d_alpha3_rows, units, unit);
+}
+
 /* d_beta2 = sum(d_b_hu_norm_xw_norm -> (4*H,))
  * d_beta1 = sum(d_b_hu_norm_xw_norm -> (4*H,))
  * d_alpha2 = sum(d_alpha2_terms -> (4*H,))
  * d_alpha1 = sum(d_alpha1_terms -> (4*H,))
  * d_b = sum(d_b_hu_norm_xw_norm -> (4*H,)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_1_over_rows)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_3_over_rows)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_b_hu_norm_xw_norm_rows,
@@ -2708,39 +2738,9 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_1_over_rows)(
     cellgen_chunk_total(d_b, d_b_rows, units, unit);
 }
 
-/* d_beta3 = sum(d_tanh_pre -> (H,))
- * d_alpha3 = sum(d_alpha3_terms -> (H,)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_2_over_rows)(
-    int64_t rows,
-    int64_t units,
-    cellgen_rows<const store> d_tanh_pre_rows,
-    cellgen_rows<const store> c_rows,
-    cellgen_rows<const store> sum_c_rows,
-    cellgen_rows<const store> sqrt_sqrt_pre_3_rows,
-    int64_t nH,
-    real *d_beta3_rows,
-    real *d_alpha3_rows)
-{
-    const int64_t unit = (int64_t)blockIdx.y * CELLGEN_CHUNK_UNITS + threadIdx.x;
-    const int64_t first = (int64_t)blockIdx.x * CELLGEN_CHUNK_ROWS;
-    const int64_t end = first + CELLGEN_CHUNK_ROWS < rows ? first + CELLGEN_CHUNK_ROWS : rows;
-    real d_beta3 = 0;
-    real d_alpha3 = 0;
-    for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
-        const real d_tanh_pre = cg_load(d_tanh_pre_rows, row, unit);
-        const real c = cg_load(c_rows, row, unit);
-        const real sum_c = cg_load(sum_c_rows, row, 0);
-        const real sqrt_sqrt_pre_3 = cg_load(sqrt_sqrt_pre_3_rows, row, 0);
-        d_beta3 += d_tanh_pre;
-        d_alpha3 += d_tanh_pre * (c - sum_c / (real)nH) / sqrt_sqrt_pre_3;
-    }
-    cellgen_chunk_total(d_beta3, d_beta3_rows, units, unit);
-    cellgen_chunk_total(d_alpha3, d_alpha3_rows, units, unit);
-}
-
 /* d_sqrt_pre_2 = 0.5 * d_sqrt_sqrt_pre_2 / sqrt_sqrt_pre_2
  * d_sum_xw_sum_xw = 0.25 * d_sqrt_pre_2 / H */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_4)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_5)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_sqrt_sqrt_pre_2_rows,
@@ -2760,7 +2760,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_4)(
 /* d_xw_sum_xw = d_sum_xw_sum_xw
  * d_sum_xw_terms_2 = -0.5 * d_xw_sum_xw * (xw - 0.25 * sum_xw / H) / H
  * d_sum_xw = sum(d_sum_xw_terms_3 -> (B, 1)) */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_5)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_6)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_sum_xw_terms_rows,
@@ -2789,7 +2789,7 @@ __global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_5)(
 }
 
 /* d_xw = d_b_hu_norm_xw_norm * alpha2 / sqrt_sqrt_pre_2 + d_xw_sum_xw * (2 * xw - 0.5 * sum_xw / H) + d_sum_xw */
-__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_6)(
+__global__ void CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_7)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const store> d_b_hu_norm_xw_norm_rows,
@@ -2867,13 +2867,13 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backwar
          + CELLGEN_CUDA_BYTES(nB * 1, real)
          + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), real)
          + CELLGEN_CUDA_BYTES(nT * nB * 1, real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real)
-         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
          + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real)
+         + CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real)
          + CELLGEN_CUDA_BYTES(nT * nB * 1, real)
          + CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), real)
          + CELLGEN_CUDA_BYTES(nT * nB * 1, real)
@@ -2997,20 +2997,20 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nT * nB * (4 * nH), real);
     real *const deferred_d_sqrt_sqrt_pre_2 = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * 1, real);
-    real *const layer_norm_lstm_deferred_1_over_rows_d_b = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real);
-    real *const layer_norm_lstm_deferred_1_over_rows_d_b_2 = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real);
-    real *const layer_norm_lstm_deferred_1_over_rows_d_a = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real);
-    real *const layer_norm_lstm_deferred_1_over_rows_d_a_2 = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real);
-    real *const layer_norm_lstm_deferred_1_over_rows_d_b_3 = (real *)(void *)memory;
-    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real);
     real *const layer_norm_lstm_deferred_2_over_rows_d_b = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     real *const layer_norm_lstm_deferred_2_over_rows_d_a = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
+    real *const layer_norm_lstm_deferred_3_over_rows_d_b = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real);
+    real *const layer_norm_lstm_deferred_3_over_rows_d_b_2 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real);
+    real *const layer_norm_lstm_deferred_3_over_rows_d_a = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real);
+    real *const layer_norm_lstm_deferred_3_over_rows_d_a_2 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real);
+    real *const layer_norm_lstm_deferred_3_over_rows_d_b_3 = (real *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (4 * nH), real);
     real *const deferred_d_sum_xw_sum_xw = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * 1, real);
     real *const deferred_d_xw_sum_xw = (real *)(void *)memory;
@@ -3221,25 +3221,6 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
         nH,
         cg_rows(deferred_d_sum_xw_terms, (4 * nH)),
         cg_rows(deferred_d_sqrt_sqrt_pre_2, 1));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_1_over_rows), nT * nB, 4 * nH,
-        cg_in(adjoints + nH, (9 * nH)),
-        cg_in(args->hu, (4 * nH)),
-        cg_in(args->xw, (4 * nH)),
-        cg_in(args->sum_hu, 1),
-        cg_in(args->sqrt_sqrt_pre, 1),
-        cg_in(args->sum_xw, 1),
-        cg_in(args->sqrt_sqrt_pre_2, 1),
-        nH,
-        layer_norm_lstm_deferred_1_over_rows_d_b,
-        layer_norm_lstm_deferred_1_over_rows_d_b_2,
-        layer_norm_lstm_deferred_1_over_rows_d_a,
-        layer_norm_lstm_deferred_1_over_rows_d_a_2,
-        layer_norm_lstm_deferred_1_over_rows_d_b_3);
-    cg_add_chunks(&run, nT * nB, 4 * nH, layer_norm_lstm_deferred_1_over_rows_d_b, cg_rows(args->d_beta2, (4 * nH)));
-    cg_add_chunks(&run, nT * nB, 4 * nH, layer_norm_lstm_deferred_1_over_rows_d_b_2, cg_rows(args->d_beta1, (4 * nH)));
-    cg_add_chunks(&run, nT * nB, 4 * nH, layer_norm_lstm_deferred_1_over_rows_d_a, cg_rows(args->d_alpha2, (4 * nH)));
-    cg_add_chunks(&run, nT * nB, 4 * nH, layer_norm_lstm_deferred_1_over_rows_d_a_2, cg_rows(args->d_alpha1, (4 * nH)));
-    cg_add_chunks(&run, nT * nB, 4 * nH, layer_norm_lstm_deferred_1_over_rows_d_b_3, cg_rows(args->d_b, (4 * nH)));
     CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_2_over_rows), nT * nB, nH,
         cg_in(adjoints, (9 * nH)),
         cg_in(args->c, nH),
@@ -3250,16 +3231,35 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
         layer_norm_lstm_deferred_2_over_rows_d_a);
     cg_add_chunks(&run, nT * nB, nH, layer_norm_lstm_deferred_2_over_rows_d_b, cg_rows(args->d_beta3, nH));
     cg_add_chunks(&run, nT * nB, nH, layer_norm_lstm_deferred_2_over_rows_d_a, cg_rows(args->d_alpha3, nH));
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_3_over_rows), nT * nB, 4 * nH,
+        cg_in(adjoints + nH, (9 * nH)),
+        cg_in(args->hu, (4 * nH)),
+        cg_in(args->xw, (4 * nH)),
+        cg_in(args->sum_hu, 1),
+        cg_in(args->sqrt_sqrt_pre, 1),
+        cg_in(args->sum_xw, 1),
+        cg_in(args->sqrt_sqrt_pre_2, 1),
+        nH,
+        layer_norm_lstm_deferred_3_over_rows_d_b,
+        layer_norm_lstm_deferred_3_over_rows_d_b_2,
+        layer_norm_lstm_deferred_3_over_rows_d_a,
+        layer_norm_lstm_deferred_3_over_rows_d_a_2,
+        layer_norm_lstm_deferred_3_over_rows_d_b_3);
+    cg_add_chunks(&run, nT * nB, 4 * nH, layer_norm_lstm_deferred_3_over_rows_d_b, cg_rows(args->d_beta2, (4 * nH)));
+    cg_add_chunks(&run, nT * nB, 4 * nH, layer_norm_lstm_deferred_3_over_rows_d_b_2, cg_rows(args->d_beta1, (4 * nH)));
+    cg_add_chunks(&run, nT * nB, 4 * nH, layer_norm_lstm_deferred_3_over_rows_d_a, cg_rows(args->d_alpha2, (4 * nH)));
+    cg_add_chunks(&run, nT * nB, 4 * nH, layer_norm_lstm_deferred_3_over_rows_d_a_2, cg_rows(args->d_alpha1, (4 * nH)));
+    cg_add_chunks(&run, nT * nB, 4 * nH, layer_norm_lstm_deferred_3_over_rows_d_b_3, cg_rows(args->d_b, (4 * nH)));
     /* d_u = h_prev.T @ d_hu */
     cg_gemm_tn(&run, nH, 4 * nH, (nT > 0 ? nB : 0), (guarded ? h_prev_before : args->h_prev), nH, adjoints + 5 * nH, (9 * nH), args->d_u, (4 * nH), 0);
     if (nT > 1)
         cg_gemm_tn(&run, nH, 4 * nH, (nT - 1) * nB, (guarded ? h_prev_before + nB * nH : args->h), nH, adjoints + 5 * nH + nB * (9 * nH), (9 * nH), args->d_u, (4 * nH), 1);
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_4), nT * nB, (int64_t)1,
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_5), nT * nB, (int64_t)1,
         cg_in(deferred_d_sqrt_sqrt_pre_2, 1),
         cg_in(args->sqrt_sqrt_pre_2, 1),
         nH,
         cg_rows(deferred_d_sum_xw_sum_xw, 1));
-    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_5), nT * nB, 4 * nH,
+    CELLGEN_EACH_ROW(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_6), nT * nB, 4 * nH,
         cg_in(deferred_d_sum_xw_terms, (4 * nH)),
         cg_in(deferred_d_sum_xw_sum_xw, 1),
         cg_in(args->xw, (4 * nH)),
@@ -3267,7 +3267,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(layer_norm_lstm_cuda_sequence_backward)(
         nH,
         cg_rows(deferred_d_xw_sum_xw, (4 * nH)),
         cg_rows(deferred_d_sum_xw, 1));
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_6), nT * nB, 4 * nH,
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(layer_norm_lstm_deferred_7), nT * nB, 4 * nH,
         cg_in(adjoints + nH, (9 * nH)),
         cg_in(deferred_d_xw_sum_xw, (4 * nH)),
         cg_in(deferred_d_sum_xw, 1),

@@ -591,116 +591,127 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 2) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 2) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 2) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 2) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_1_panel_1 + block * (nI) * 3 * width, 3 * width,
+                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 3 * vectors)},
+                        {nH, y_prev_rows + top * (y_prev_stride), y_prev_stride, 1,
+                         memory->forward_1_panel_2 + block * (nH) * 3 * width, 3 * width,
+                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 3 * vectors)},
+                    };
+                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
+                               (size_t)(3 * width) * sizeof(real));
+                    cg_tile_of(rows, 3 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_1_panel_1 + block * (nI) * 3 * width, 3 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 3 * vectors)},
-                    {nH, y_prev_rows + top * (y_prev_stride), y_prev_stride, 1,
-                     memory->forward_1_panel_2 + block * (nH) * 3 * width, 3 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 3 * vectors)},
-                };
-                for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 3) * width,
-                           (size_t)(3 * width) * sizeof(real));
-                cg_tile_of(rows, 3 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* sigmoid_sigmoid_pre = sigmoid(b_1 + x_v_1_y_prev)
-                 * dt_y = dt * sigmoid_sigmoid_pre
-                 * sigmoid_sigmoid_pre_2 = sigmoid(b_2 + x_v_2_y_prev)
-                 * dt_z = dt * sigmoid_sigmoid_pre_2
-                 * tanh_tanh_pre = tanh(b_z + x_v_z_y_prev)
-                 * z = z_prev * (1 - dt_z) + dt_z * tanh_tanh_pre */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *z_prev_row = z_prev_rows + row * z_prev_stride + first;
-                    const real *b_1_row = b_1_rows + first;
-                    const real *b_2_row = b_2_rows + first;
-                    const real *b_z_row = b_z_rows + first;
-                    const real *x_v_1_y_prev_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_v_2_y_prev_row = tile + (row - top) * slots * width + 1 * width;
-                    const real *x_v_z_y_prev_row = tile + (row - top) * slots * width + 2 * width;
-                    real *sigmoid_sigmoid_pre_row = sigmoid_sigmoid_pre_rows + row * nH + first;
-                    real *dt_y_row = dt_y_rows + row * nH + first;
-                    real *sigmoid_sigmoid_pre_2_row = sigmoid_sigmoid_pre_2_rows + row * nH + first;
-                    real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
-                    real *z_row = z_rows + row * z_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real z_prev = z_prev_row[unit];
-                        const real b_1 = b_1_row[unit];
-                        const real b_2 = b_2_row[unit];
-                        const real b_z = b_z_row[unit];
-                        const real x_v_1_y_prev = x_v_1_y_prev_row[unit];
-                        const real x_v_2_y_prev = x_v_2_y_prev_row[unit];
-                        const real x_v_z_y_prev = x_v_z_y_prev_row[unit];
-                        const real sigmoid_sigmoid_pre = cg_sigmoid(b_1 + x_v_1_y_prev);
-                        sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
-                        dt_y_row[unit] = dt * sigmoid_sigmoid_pre;
-                        const real sigmoid_sigmoid_pre_2 = cg_sigmoid(b_2 + x_v_2_y_prev);
-                        sigmoid_sigmoid_pre_2_row[unit] = sigmoid_sigmoid_pre_2;
-                        const real dt_z = dt * sigmoid_sigmoid_pre_2;
-                        const real tanh_tanh_pre = cg_tanh(b_z + x_v_z_y_prev);
-                        tanh_tanh_pre_row[unit] = tanh_tanh_pre;
-                        z_row[unit] = z_prev * (1 - dt_z) + dt_z * tanh_tanh_pre;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* sigmoid_sigmoid_pre = sigmoid(b_1 + x_v_1_y_prev)
+                     * dt_y = dt * sigmoid_sigmoid_pre
+                     * sigmoid_sigmoid_pre_2 = sigmoid(b_2 + x_v_2_y_prev)
+                     * dt_z = dt * sigmoid_sigmoid_pre_2
+                     * tanh_tanh_pre = tanh(b_z + x_v_z_y_prev)
+                     * z = z_prev * (1 - dt_z) + dt_z * tanh_tanh_pre */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *z_prev_row = z_prev_rows + row * z_prev_stride + first;
+                        const real *b_1_row = b_1_rows + first;
+                        const real *b_2_row = b_2_rows + first;
+                        const real *b_z_row = b_z_rows + first;
+                        const real *x_v_1_y_prev_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_v_2_y_prev_row = tile + (row - top) * slots * width + 1 * width;
+                        const real *x_v_z_y_prev_row = tile + (row - top) * slots * width + 2 * width;
+                        real *sigmoid_sigmoid_pre_row = sigmoid_sigmoid_pre_rows + row * nH + first;
+                        real *dt_y_row = dt_y_rows + row * nH + first;
+                        real *sigmoid_sigmoid_pre_2_row = sigmoid_sigmoid_pre_2_rows + row * nH + first;
+                        real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
+                        real *z_row = z_rows + row * z_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real z_prev = z_prev_row[unit];
+                            const real b_1 = b_1_row[unit];
+                            const real b_2 = b_2_row[unit];
+                            const real b_z = b_z_row[unit];
+                            const real x_v_1_y_prev = x_v_1_y_prev_row[unit];
+                            const real x_v_2_y_prev = x_v_2_y_prev_row[unit];
+                            const real x_v_z_y_prev = x_v_z_y_prev_row[unit];
+                            const real sigmoid_sigmoid_pre = cg_sigmoid(b_1 + x_v_1_y_prev);
+                            sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
+                            dt_y_row[unit] = dt * sigmoid_sigmoid_pre;
+                            const real sigmoid_sigmoid_pre_2 = cg_sigmoid(b_2 + x_v_2_y_prev);
+                            sigmoid_sigmoid_pre_2_row[unit] = sigmoid_sigmoid_pre_2;
+                            const real dt_z = dt * sigmoid_sigmoid_pre_2;
+                            const real tanh_tanh_pre = cg_tanh(b_z + x_v_z_y_prev);
+                            tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+                            z_row[unit] = z_prev * (1 - dt_z) + dt_z * tanh_tanh_pre;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *z_prev_row = z_prev_rows + row * z_prev_stride + first;
+                        const real *b_1_row = b_1_rows + first;
+                        const real *b_2_row = b_2_rows + first;
+                        const real *b_z_row = b_z_rows + first;
+                        const real *x_v_1_y_prev_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_v_2_y_prev_row = tile + (row - top) * slots * width + 1 * width;
+                        const real *x_v_z_y_prev_row = tile + (row - top) * slots * width + 2 * width;
+                        real *sigmoid_sigmoid_pre_row = sigmoid_sigmoid_pre_rows + row * nH + first;
+                        real *dt_y_row = dt_y_rows + row * nH + first;
+                        real *sigmoid_sigmoid_pre_2_row = sigmoid_sigmoid_pre_2_rows + row * nH + first;
+                        real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
+                        real *z_row = z_rows + row * z_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real z_prev = z_prev_row[unit];
+                            const real b_1 = b_1_row[unit];
+                            const real b_2 = b_2_row[unit];
+                            const real b_z = b_z_row[unit];
+                            const real x_v_1_y_prev = x_v_1_y_prev_row[unit];
+                            const real x_v_2_y_prev = x_v_2_y_prev_row[unit];
+                            const real x_v_z_y_prev = x_v_z_y_prev_row[unit];
+                            const real sigmoid_sigmoid_pre = cg_sigmoid(b_1 + x_v_1_y_prev);
+                            sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
+                            dt_y_row[unit] = dt * sigmoid_sigmoid_pre;
+                            const real sigmoid_sigmoid_pre_2 = cg_sigmoid(b_2 + x_v_2_y_prev);
+                            sigmoid_sigmoid_pre_2_row[unit] = sigmoid_sigmoid_pre_2;
+                            const real dt_z = dt * sigmoid_sigmoid_pre_2;
+                            const real tanh_tanh_pre = cg_tanh(b_z + x_v_z_y_prev);
+                            tanh_tanh_pre_row[unit] = tanh_tanh_pre;
+                            z_row[unit] = z_prev * (1 - dt_z) + dt_z * tanh_tanh_pre;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *z_prev_row = z_prev_rows + row * z_prev_stride + first;
-                    const real *b_1_row = b_1_rows + first;
-                    const real *b_2_row = b_2_rows + first;
-                    const real *b_z_row = b_z_rows + first;
-                    const real *x_v_1_y_prev_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_v_2_y_prev_row = tile + (row - top) * slots * width + 1 * width;
-                    const real *x_v_z_y_prev_row = tile + (row - top) * slots * width + 2 * width;
-                    real *sigmoid_sigmoid_pre_row = sigmoid_sigmoid_pre_rows + row * nH + first;
-                    real *dt_y_row = dt_y_rows + row * nH + first;
-                    real *sigmoid_sigmoid_pre_2_row = sigmoid_sigmoid_pre_2_rows + row * nH + first;
-                    real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
-                    real *z_row = z_rows + row * z_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real z_prev = z_prev_row[unit];
-                        const real b_1 = b_1_row[unit];
-                        const real b_2 = b_2_row[unit];
-                        const real b_z = b_z_row[unit];
-                        const real x_v_1_y_prev = x_v_1_y_prev_row[unit];
-                        const real x_v_2_y_prev = x_v_2_y_prev_row[unit];
-                        const real x_v_z_y_prev = x_v_z_y_prev_row[unit];
-                        const real sigmoid_sigmoid_pre = cg_sigmoid(b_1 + x_v_1_y_prev);
-                        sigmoid_sigmoid_pre_row[unit] = sigmoid_sigmoid_pre;
-                        dt_y_row[unit] = dt * sigmoid_sigmoid_pre;
-                        const real sigmoid_sigmoid_pre_2 = cg_sigmoid(b_2 + x_v_2_y_prev);
-                        sigmoid_sigmoid_pre_2_row[unit] = sigmoid_sigmoid_pre_2;
-                        const real dt_z = dt * sigmoid_sigmoid_pre_2;
-                        const real tanh_tanh_pre = cg_tanh(b_z + x_v_z_y_prev);
-                        tanh_tanh_pre_row[unit] = tanh_tanh_pre;
-                        z_row[unit] = z_prev * (1 - dt_z) + dt_z * tanh_tanh_pre;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -767,76 +778,87 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_2_panel_1 + block * (nI) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_2_panel_1, block, next, tiles, nI, 1 * vectors)},
+                        {nH, z_rows + top * (z_stride), z_stride, 1,
+                         memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_2_panel_2, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
+                               (size_t)(1 * width) * sizeof(real));
+                    cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_2_panel_1 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_2_panel_1, block, next, tiles, nI, 1 * vectors)},
-                    {nH, z_rows + top * (z_stride), z_stride, 1,
-                     memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_2_panel_2, block, next, tiles, nH, 1 * vectors)},
-                };
-                for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
-                           (size_t)(1 * width) * sizeof(real));
-                cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* tanh_tanh_pre_2 = tanh(b_y + x_v_y_z)
-                 * y = y_prev * (1 - dt_y) + dt_y * tanh_tanh_pre_2 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *y_prev_row = y_prev_rows + row * y_prev_stride + first;
-                    const real *b_y_row = b_y_rows + first;
-                    const real *dt_y_row = dt_y_rows + row * nH + first;
-                    const real *x_v_y_z_row = tile + (row - top) * slots * width + 0 * width;
-                    real *tanh_tanh_pre_2_row = tanh_tanh_pre_2_rows + row * nH + first;
-                    real *y_row = y_rows + row * y_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real y_prev = y_prev_row[unit];
-                        const real b_y = b_y_row[unit];
-                        const real dt_y = dt_y_row[unit];
-                        const real x_v_y_z = x_v_y_z_row[unit];
-                        const real tanh_tanh_pre_2 = cg_tanh(b_y + x_v_y_z);
-                        tanh_tanh_pre_2_row[unit] = tanh_tanh_pre_2;
-                        y_row[unit] = y_prev * (1 - dt_y) + dt_y * tanh_tanh_pre_2;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* tanh_tanh_pre_2 = tanh(b_y + x_v_y_z)
+                     * y = y_prev * (1 - dt_y) + dt_y * tanh_tanh_pre_2 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *y_prev_row = y_prev_rows + row * y_prev_stride + first;
+                        const real *b_y_row = b_y_rows + first;
+                        const real *dt_y_row = dt_y_rows + row * nH + first;
+                        const real *x_v_y_z_row = tile + (row - top) * slots * width + 0 * width;
+                        real *tanh_tanh_pre_2_row = tanh_tanh_pre_2_rows + row * nH + first;
+                        real *y_row = y_rows + row * y_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real y_prev = y_prev_row[unit];
+                            const real b_y = b_y_row[unit];
+                            const real dt_y = dt_y_row[unit];
+                            const real x_v_y_z = x_v_y_z_row[unit];
+                            const real tanh_tanh_pre_2 = cg_tanh(b_y + x_v_y_z);
+                            tanh_tanh_pre_2_row[unit] = tanh_tanh_pre_2;
+                            y_row[unit] = y_prev * (1 - dt_y) + dt_y * tanh_tanh_pre_2;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *y_prev_row = y_prev_rows + row * y_prev_stride + first;
+                        const real *b_y_row = b_y_rows + first;
+                        const real *dt_y_row = dt_y_rows + row * nH + first;
+                        const real *x_v_y_z_row = tile + (row - top) * slots * width + 0 * width;
+                        real *tanh_tanh_pre_2_row = tanh_tanh_pre_2_rows + row * nH + first;
+                        real *y_row = y_rows + row * y_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real y_prev = y_prev_row[unit];
+                            const real b_y = b_y_row[unit];
+                            const real dt_y = dt_y_row[unit];
+                            const real x_v_y_z = x_v_y_z_row[unit];
+                            const real tanh_tanh_pre_2 = cg_tanh(b_y + x_v_y_z);
+                            tanh_tanh_pre_2_row[unit] = tanh_tanh_pre_2;
+                            y_row[unit] = y_prev * (1 - dt_y) + dt_y * tanh_tanh_pre_2;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *y_prev_row = y_prev_rows + row * y_prev_stride + first;
-                    const real *b_y_row = b_y_rows + first;
-                    const real *dt_y_row = dt_y_rows + row * nH + first;
-                    const real *x_v_y_z_row = tile + (row - top) * slots * width + 0 * width;
-                    real *tanh_tanh_pre_2_row = tanh_tanh_pre_2_rows + row * nH + first;
-                    real *y_row = y_rows + row * y_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real y_prev = y_prev_row[unit];
-                        const real b_y = b_y_row[unit];
-                        const real dt_y = dt_y_row[unit];
-                        const real x_v_y_z = x_v_y_z_row[unit];
-                        const real tanh_tanh_pre_2 = cg_tanh(b_y + x_v_y_z);
-                        tanh_tanh_pre_2_row[unit] = tanh_tanh_pre_2;
-                        y_row[unit] = y_prev * (1 - dt_y) + dt_y * tanh_tanh_pre_2;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1374,92 +1396,103 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_tanh_pre_2_rows + top * (nH), nH, 1,
+                         memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_tanh_pre_2_rows + top * (nH), nH, 1,
-                     memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_z_total = d_z_in + d_z_total_1
-                 * d_tanh_tanh_pre = d_z_total * dt_z
-                 * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
-                 * d_dt_z = d_z_total * (tanh_tanh_pre - z_prev)
-                 * d_sigmoid_sigmoid_pre_2 = d_dt_z * dt
-                 * d_sigmoid_pre_2 = d_sigmoid_sigmoid_pre_2 * (1 - sigmoid_sigmoid_pre_2) * sigmoid_sigmoid_pre_2
-                 * d_z_prev = d_z_total * (1 - dt_z) */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_z_in_row = d_z_in_rows + row * nH + first;
-                    const real *d_z_total_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *z_prev_row = z_prev_rows + row * z_prev_stride + first;
-                    const real *dt_z_row = dt_z_rows + row * nH + first;
-                    const real *sigmoid_sigmoid_pre_2_row = sigmoid_sigmoid_pre_2_rows + row * nH + first;
-                    const real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
-                    real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
-                    real *d_sigmoid_pre_2_row = d_sigmoid_pre_2_rows + row * nH + first;
-                    real *d_z_prev_row = d_z_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_z_in = d_z_in_row[unit];
-                        const real d_z_total_1 = d_z_total_1_row[unit];
-                        const real z_prev = z_prev_row[unit];
-                        const real dt_z = dt_z_row[unit];
-                        const real sigmoid_sigmoid_pre_2 = sigmoid_sigmoid_pre_2_row[unit];
-                        const real tanh_tanh_pre = tanh_tanh_pre_row[unit];
-                        const real d_z_total = d_z_in + d_z_total_1;
-                        const real d_tanh_tanh_pre = d_z_total * dt_z;
-                        d_tanh_pre_row[unit] = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
-                        const real d_dt_z = d_z_total * (tanh_tanh_pre - z_prev);
-                        const real d_sigmoid_sigmoid_pre_2 = d_dt_z * dt;
-                        d_sigmoid_pre_2_row[unit] = d_sigmoid_sigmoid_pre_2 * (1 - sigmoid_sigmoid_pre_2) * sigmoid_sigmoid_pre_2;
-                        d_z_prev_row[unit] = d_z_total * (1 - dt_z);
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_z_total = d_z_in + d_z_total_1
+                     * d_tanh_tanh_pre = d_z_total * dt_z
+                     * d_tanh_pre = d_tanh_tanh_pre * (1 - tanh_tanh_pre**2)
+                     * d_dt_z = d_z_total * (tanh_tanh_pre - z_prev)
+                     * d_sigmoid_sigmoid_pre_2 = d_dt_z * dt
+                     * d_sigmoid_pre_2 = d_sigmoid_sigmoid_pre_2 * (1 - sigmoid_sigmoid_pre_2) * sigmoid_sigmoid_pre_2
+                     * d_z_prev = d_z_total * (1 - dt_z) */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_z_in_row = d_z_in_rows + row * nH + first;
+                        const real *d_z_total_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *z_prev_row = z_prev_rows + row * z_prev_stride + first;
+                        const real *dt_z_row = dt_z_rows + row * nH + first;
+                        const real *sigmoid_sigmoid_pre_2_row = sigmoid_sigmoid_pre_2_rows + row * nH + first;
+                        const real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
+                        real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
+                        real *d_sigmoid_pre_2_row = d_sigmoid_pre_2_rows + row * nH + first;
+                        real *d_z_prev_row = d_z_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_z_in = d_z_in_row[unit];
+                            const real d_z_total_1 = d_z_total_1_row[unit];
+                            const real z_prev = z_prev_row[unit];
+                            const real dt_z = dt_z_row[unit];
+                            const real sigmoid_sigmoid_pre_2 = sigmoid_sigmoid_pre_2_row[unit];
+                            const real tanh_tanh_pre = tanh_tanh_pre_row[unit];
+                            const real d_z_total = d_z_in + d_z_total_1;
+                            const real d_tanh_tanh_pre = d_z_total * dt_z;
+                            d_tanh_pre_row[unit] = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
+                            const real d_dt_z = d_z_total * (tanh_tanh_pre - z_prev);
+                            const real d_sigmoid_sigmoid_pre_2 = d_dt_z * dt;
+                            d_sigmoid_pre_2_row[unit] = d_sigmoid_sigmoid_pre_2 * (1 - sigmoid_sigmoid_pre_2) * sigmoid_sigmoid_pre_2;
+                            d_z_prev_row[unit] = d_z_total * (1 - dt_z);
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_z_in_row = d_z_in_rows + row * nH + first;
+                        const real *d_z_total_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *z_prev_row = z_prev_rows + row * z_prev_stride + first;
+                        const real *dt_z_row = dt_z_rows + row * nH + first;
+                        const real *sigmoid_sigmoid_pre_2_row = sigmoid_sigmoid_pre_2_rows + row * nH + first;
+                        const real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
+                        real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
+                        real *d_sigmoid_pre_2_row = d_sigmoid_pre_2_rows + row * nH + first;
+                        real *d_z_prev_row = d_z_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_z_in = d_z_in_row[unit];
+                            const real d_z_total_1 = d_z_total_1_row[unit];
+                            const real z_prev = z_prev_row[unit];
+                            const real dt_z = dt_z_row[unit];
+                            const real sigmoid_sigmoid_pre_2 = sigmoid_sigmoid_pre_2_row[unit];
+                            const real tanh_tanh_pre = tanh_tanh_pre_row[unit];
+                            const real d_z_total = d_z_in + d_z_total_1;
+                            const real d_tanh_tanh_pre = d_z_total * dt_z;
+                            d_tanh_pre_row[unit] = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
+                            const real d_dt_z = d_z_total * (tanh_tanh_pre - z_prev);
+                            const real d_sigmoid_sigmoid_pre_2 = d_dt_z * dt;
+                            d_sigmoid_pre_2_row[unit] = d_sigmoid_sigmoid_pre_2 * (1 - sigmoid_sigmoid_pre_2) * sigmoid_sigmoid_pre_2;
+                            d_z_prev_row[unit] = d_z_total * (1 - dt_z);
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_z_in_row = d_z_in_rows + row * nH + first;
-                    const real *d_z_total_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *z_prev_row = z_prev_rows + row * z_prev_stride + first;
-                    const real *dt_z_row = dt_z_rows + row * nH + first;
-                    const real *sigmoid_sigmoid_pre_2_row = sigmoid_sigmoid_pre_2_rows + row * nH + first;
-                    const real *tanh_tanh_pre_row = tanh_tanh_pre_rows + row * nH + first;
-                    real *d_tanh_pre_row = d_tanh_pre_rows + row * nH + first;
-                    real *d_sigmoid_pre_2_row = d_sigmoid_pre_2_rows + row * nH + first;
-                    real *d_z_prev_row = d_z_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_z_in = d_z_in_row[unit];
-                        const real d_z_total_1 = d_z_total_1_row[unit];
-                        const real z_prev = z_prev_row[unit];
-                        const real dt_z = dt_z_row[unit];
-                        const real sigmoid_sigmoid_pre_2 = sigmoid_sigmoid_pre_2_row[unit];
-                        const real tanh_tanh_pre = tanh_tanh_pre_row[unit];
-                        const real d_z_total = d_z_in + d_z_total_1;
-                        const real d_tanh_tanh_pre = d_z_total * dt_z;
-                        d_tanh_pre_row[unit] = d_tanh_tanh_pre * (1 - tanh_tanh_pre * tanh_tanh_pre);
-                        const real d_dt_z = d_z_total * (tanh_tanh_pre - z_prev);
-                        const real d_sigmoid_sigmoid_pre_2 = d_dt_z * dt;
-                        d_sigmoid_pre_2_row[unit] = d_sigmoid_sigmoid_pre_2 * (1 - sigmoid_sigmoid_pre_2) * sigmoid_sigmoid_pre_2;
-                        d_z_prev_row[unit] = d_z_total * (1 - dt_z);
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1502,64 +1535,75 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_tanh_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_sigmoid_pre_2_rows + top * (nH), nH, 1,
+                         memory->reverse_3_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_3_panel_2, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_sigmoid_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_3_panel_3 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_3_panel_3, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_tanh_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_sigmoid_pre_2_rows + top * (nH), nH, 1,
-                     memory->reverse_3_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_2, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_sigmoid_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_3_panel_3 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_3, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_y_prev = d_y_in * (1 - dt_y) + d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_y_in_row = d_y_in_rows + row * nH + first;
-                    const real *d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_4 = tile + (row - top) * slots * width + 0 * width;
-                    const real *dt_y_row = dt_y_rows + row * nH + first;
-                    real *d_y_prev_row = d_y_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_y_in = d_y_in_row[unit];
-                        const real d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre = d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_4[unit];
-                        const real dt_y = dt_y_row[unit];
-                        d_y_prev_row[unit] = d_y_in * (1 - dt_y) + d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_y_prev = d_y_in * (1 - dt_y) + d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_y_in_row = d_y_in_rows + row * nH + first;
+                        const real *d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_4 = tile + (row - top) * slots * width + 0 * width;
+                        const real *dt_y_row = dt_y_rows + row * nH + first;
+                        real *d_y_prev_row = d_y_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_y_in = d_y_in_row[unit];
+                            const real d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre = d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_4[unit];
+                            const real dt_y = dt_y_row[unit];
+                            d_y_prev_row[unit] = d_y_in * (1 - dt_y) + d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_y_in_row = d_y_in_rows + row * nH + first;
+                        const real *d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_4 = tile + (row - top) * slots * width + 0 * width;
+                        const real *dt_y_row = dt_y_rows + row * nH + first;
+                        real *d_y_prev_row = d_y_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_y_in = d_y_in_row[unit];
+                            const real d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre = d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_4[unit];
+                            const real dt_y = dt_y_row[unit];
+                            d_y_prev_row[unit] = d_y_in * (1 - dt_y) + d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_y_in_row = d_y_in_rows + row * nH + first;
-                    const real *d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_4 = tile + (row - top) * slots * width + 0 * width;
-                    const real *dt_y_row = dt_y_rows + row * nH + first;
-                    real *d_y_prev_row = d_y_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_y_in = d_y_in_row[unit];
-                        const real d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre = d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre_4[unit];
-                        const real dt_y = dt_y_row[unit];
-                        d_y_prev_row[unit] = d_y_in * (1 - dt_y) + d_y_prev_1_d_sigmoid_pre_2_d_sigmoid_pre;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1816,57 +1860,68 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_tanh_pre_2_rows + top * (nH), nH, 1,
+                         memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_10_panel_1, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_tanh_pre_rows + top * (nH), nH, 1,
+                         memory->deferred_10_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_10_panel_2, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_sigmoid_pre_2_rows + top * (nH), nH, 1,
+                         memory->deferred_10_panel_3 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_10_panel_3, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_sigmoid_pre_rows + top * (nH), nH, 1,
+                         memory->deferred_10_panel_4 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_10_panel_4, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_tanh_pre_2_rows + top * (nH), nH, 1,
-                     memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_1, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_tanh_pre_rows + top * (nH), nH, 1,
-                     memory->deferred_10_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_2, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_sigmoid_pre_2_rows + top * (nH), nH, 1,
-                     memory->deferred_10_panel_3 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_3, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_sigmoid_pre_rows + top * (nH), nH, 1,
-                     memory->deferred_10_panel_4 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_4, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_x = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_x = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }

@@ -716,111 +716,124 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
             CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
-            real *const tile = !memory->hoist ? here
-                : memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top) * slots) * width;
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
-                           (size_t)units * sizeof(real));
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = !memory->hoist ? here + (turn - pass) * rows * slots * width
+                    : memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top) * slots) * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->hoist)
+                    continue; /* the product is there */
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
+                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 2 * vectors)},
+                    };
+                    cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else if (!memory->hoist) {
-                const cg_term terms1[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 2 * vectors)},
-                };
-                cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* x_b_re = slot 0
-                 * x_b_im = slot 1 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *x_b_re_row_0 = x_b_re_rows + row * nH + first;
-                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                    real *x_b_im_row_1 = x_b_im_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        x_b_re_row_0[unit] = tile_0[unit];
-                        x_b_im_row_1[unit] = tile_1[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = !memory->hoist ? here + (turn - pass) * rows * slots * width
+                    : memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top) * slots) * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* x_b_re = slot 0
+                     * x_b_im = slot 1 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *x_b_re_row_0 = x_b_re_rows + row * nH + first;
+                        const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                        real *x_b_im_row_1 = x_b_im_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            x_b_re_row_0[unit] = tile_0[unit];
+                            x_b_im_row_1[unit] = tile_1[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *x_b_re_row_0 = x_b_re_rows + row * nH + first;
+                        const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                        real *x_b_im_row_1 = x_b_im_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            x_b_re_row_0[unit] = tile_0[unit];
+                            x_b_im_row_1[unit] = tile_1[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *x_b_re_row_0 = x_b_re_rows + row * nH + first;
-                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                    real *x_b_im_row_1 = x_b_im_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        x_b_re_row_0[unit] = tile_0[unit];
-                        x_b_im_row_1[unit] = tile_1[unit];
+                if (units == width) { /* a whole block: its width is known */
+                    /* h_re = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im
+                     * h_im = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *h_re_prev_row = h_re_prev_rows + row * h_re_prev_stride + first;
+                        const real *h_im_prev_row = h_im_prev_rows + row * h_im_prev_stride + first;
+                        const real *scale_row = scale_rows + first;
+                        const real *lam_re_row = lam_re_rows + first;
+                        const real *lam_im_row = lam_im_rows + first;
+                        const real *x_b_re_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_b_im_row = tile + (row - top) * slots * width + 1 * width;
+                        real *h_re_row = h_re_rows + row * h_re_stride + first;
+                        real *h_im_row = h_im_rows + row * h_im_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real h_re_prev = h_re_prev_row[unit];
+                            const real h_im_prev = h_im_prev_row[unit];
+                            const real scale = scale_row[unit];
+                            const real lam_re = lam_re_row[unit];
+                            const real lam_im = lam_im_row[unit];
+                            const real x_b_re = x_b_re_row[unit];
+                            const real x_b_im = x_b_im_row[unit];
+                            h_re_row[unit] = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im;
+                            h_im_row[unit] = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *h_re_prev_row = h_re_prev_rows + row * h_re_prev_stride + first;
+                        const real *h_im_prev_row = h_im_prev_rows + row * h_im_prev_stride + first;
+                        const real *scale_row = scale_rows + first;
+                        const real *lam_re_row = lam_re_rows + first;
+                        const real *lam_im_row = lam_im_rows + first;
+                        const real *x_b_re_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_b_im_row = tile + (row - top) * slots * width + 1 * width;
+                        real *h_re_row = h_re_rows + row * h_re_stride + first;
+                        real *h_im_row = h_im_rows + row * h_im_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real h_re_prev = h_re_prev_row[unit];
+                            const real h_im_prev = h_im_prev_row[unit];
+                            const real scale = scale_row[unit];
+                            const real lam_re = lam_re_row[unit];
+                            const real lam_im = lam_im_row[unit];
+                            const real x_b_re = x_b_re_row[unit];
+                            const real x_b_im = x_b_im_row[unit];
+                            h_re_row[unit] = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im;
+                            h_im_row[unit] = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im;
+                        }
                     }
                 }
-}
-            if (units == width) { /* a whole block: its width is known */
-                /* h_re = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im
-                 * h_im = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *h_re_prev_row = h_re_prev_rows + row * h_re_prev_stride + first;
-                    const real *h_im_prev_row = h_im_prev_rows + row * h_im_prev_stride + first;
-                    const real *scale_row = scale_rows + first;
-                    const real *lam_re_row = lam_re_rows + first;
-                    const real *lam_im_row = lam_im_rows + first;
-                    const real *x_b_re_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_b_im_row = tile + (row - top) * slots * width + 1 * width;
-                    real *h_re_row = h_re_rows + row * h_re_stride + first;
-                    real *h_im_row = h_im_rows + row * h_im_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real h_re_prev = h_re_prev_row[unit];
-                        const real h_im_prev = h_im_prev_row[unit];
-                        const real scale = scale_row[unit];
-                        const real lam_re = lam_re_row[unit];
-                        const real lam_im = lam_im_row[unit];
-                        const real x_b_re = x_b_re_row[unit];
-                        const real x_b_im = x_b_im_row[unit];
-                        h_re_row[unit] = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im;
-                        h_im_row[unit] = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im;
-                    }
-                }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *h_re_prev_row = h_re_prev_rows + row * h_re_prev_stride + first;
-                    const real *h_im_prev_row = h_im_prev_rows + row * h_im_prev_stride + first;
-                    const real *scale_row = scale_rows + first;
-                    const real *lam_re_row = lam_re_rows + first;
-                    const real *lam_im_row = lam_im_rows + first;
-                    const real *x_b_re_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_b_im_row = tile + (row - top) * slots * width + 1 * width;
-                    real *h_re_row = h_re_rows + row * h_re_stride + first;
-                    real *h_im_row = h_im_rows + row * h_im_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real h_re_prev = h_re_prev_row[unit];
-                        const real h_im_prev = h_im_prev_row[unit];
-                        const real scale = scale_row[unit];
-                        const real lam_re = lam_re_row[unit];
-                        const real lam_im = lam_im_row[unit];
-                        const real x_b_re = x_b_re_row[unit];
-                        const real x_b_im = x_b_im_row[unit];
-                        h_re_row[unit] = h_re_prev * lam_re + scale * x_b_re - h_im_prev * lam_im;
-                        h_im_row[unit] = h_re_prev * lam_im + h_im_prev * lam_re + scale * x_b_im;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -884,74 +897,85 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_2_whole + ((top + row) * slots + 0) * nI + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_2_whole + ((top + row) * slots + 1) * nI + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_2_whole + ((top + row) * slots + 0) * nI + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_2_whole + ((top + row) * slots + 1) * nI + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    for (int64_t row = 0; row < rows; ++row)
+                        for (int64_t unit = 0; unit < width; ++unit)
+                            tile[(row * slots + 1) * width + unit] = 0;
+                    const cg_term terms1[] = {
+                        {nH, h_re_rows + top * (h_re_stride), h_re_stride, 1,
+                         memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_2_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
+                    const cg_term terms2[] = {
+                        {nH, h_im_rows + top * (h_im_stride), h_im_stride, 1,
+                         memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_2_panel_2, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
-            } else {
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t unit = 0; unit < width; ++unit)
-                        tile[(row * slots + 1) * width + unit] = 0;
-                const cg_term terms1[] = {
-                    {nH, h_re_rows + top * (h_re_stride), h_re_stride, 1,
-                     memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_2_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                const cg_term terms2[] = {
-                    {nH, h_im_rows + top * (h_im_stride), h_im_stride, 1,
-                     memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_2_panel_2, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* y = x * d + h_re_c_re - h_im_c_im */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *x_row = x_rows + row * x_stride + first;
-                    const real *d_row = d_rows + first;
-                    const real *h_re_c_re_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *h_im_c_im_row = tile + (row - top) * slots * width + 1 * width;
-                    real *y_row = y_rows + row * y_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real x = x_row[unit];
-                        const real d = d_row[unit];
-                        const real h_re_c_re = h_re_c_re_row[unit];
-                        const real h_im_c_im = h_im_c_im_row[unit];
-                        y_row[unit] = x * d + h_re_c_re - h_im_c_im;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* y = x * d + h_re_c_re - h_im_c_im */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *x_row = x_rows + row * x_stride + first;
+                        const real *d_row = d_rows + first;
+                        const real *h_re_c_re_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *h_im_c_im_row = tile + (row - top) * slots * width + 1 * width;
+                        real *y_row = y_rows + row * y_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real x = x_row[unit];
+                            const real d = d_row[unit];
+                            const real h_re_c_re = h_re_c_re_row[unit];
+                            const real h_im_c_im = h_im_c_im_row[unit];
+                            y_row[unit] = x * d + h_re_c_re - h_im_c_im;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *x_row = x_rows + row * x_stride + first;
+                        const real *d_row = d_rows + first;
+                        const real *h_re_c_re_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *h_im_c_im_row = tile + (row - top) * slots * width + 1 * width;
+                        real *y_row = y_rows + row * y_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real x = x_row[unit];
+                            const real d = d_row[unit];
+                            const real h_re_c_re = h_re_c_re_row[unit];
+                            const real h_im_c_im = h_im_c_im_row[unit];
+                            y_row[unit] = x * d + h_re_c_re - h_im_c_im;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *x_row = x_rows + row * x_stride + first;
-                    const real *d_row = d_rows + first;
-                    const real *h_re_c_re_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *h_im_c_im_row = tile + (row - top) * slots * width + 1 * width;
-                    real *y_row = y_rows + row * y_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real x = x_row[unit];
-                        const real d = d_row[unit];
-                        const real h_re_c_re = h_re_c_re_row[unit];
-                        const real h_im_c_im = h_im_c_im_row[unit];
-                        y_row[unit] = x * d + h_re_c_re - h_im_c_im;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1503,101 +1527,112 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->reverse_3_whole + ((top + row) * slots + 1) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->reverse_3_whole + ((top + row) * slots + 1) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    for (int64_t row = 0; row < rows; ++row)
+                        for (int64_t unit = 0; unit < width; ++unit)
+                            tile[(row * slots + 1) * width + unit] = 0;
+                    const cg_term terms1[] = {
+                        {nI, d_h_im_c_im_rows + top * (nI), nI, 1,
+                         memory->reverse_3_panel_1 + block * (nI) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nI, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
+                    const cg_term terms2[] = {
+                        {nI, d_y_copy_rows + top * (nI), nI, 1,
+                         memory->reverse_3_panel_2 + block * (nI) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_3_panel_2, block, next, tiles, nI, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
-            } else {
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t unit = 0; unit < width; ++unit)
-                        tile[(row * slots + 1) * width + unit] = 0;
-                const cg_term terms1[] = {
-                    {nI, d_h_im_c_im_rows + top * (nI), nI, 1,
-                     memory->reverse_3_panel_1 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nI, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
-                const cg_term terms2[] = {
-                    {nI, d_y_copy_rows + top * (nI), nI, 1,
-                     memory->reverse_3_panel_2 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_2, block, next, tiles, nI, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_im_total = d_h_im_in + d_h_im_total_1
-                 * d_h_re_total = d_h_re_in + d_h_re_total_1
-                 * d_h_im_prev = d_h_im_total * lam_re - d_h_re_total * lam_im
-                 * d_h_re_prev = d_h_im_total * lam_im + d_h_re_total * lam_re */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_re_in_row = d_h_re_in_rows + row * nH + first;
-                    const real *d_h_im_in_row = d_h_im_in_rows + row * nH + first;
-                    const real *d_h_im_total_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *d_h_re_total_1_row = tile + (row - top) * slots * width + 1 * width;
-                    const real *lam_re_row = lam_re_rows + first;
-                    const real *lam_im_row = lam_im_rows + first;
-                    real *d_h_im_total_row = d_h_im_total_rows + row * nH + first;
-                    real *d_h_re_total_row = d_h_re_total_rows + row * nH + first;
-                    real *d_h_im_prev_row = d_h_im_prev_rows + row * nH + first;
-                    real *d_h_re_prev_row = d_h_re_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_h_re_in = d_h_re_in_row[unit];
-                        const real d_h_im_in = d_h_im_in_row[unit];
-                        const real d_h_im_total_1 = d_h_im_total_1_row[unit];
-                        const real d_h_re_total_1 = d_h_re_total_1_row[unit];
-                        const real lam_re = lam_re_row[unit];
-                        const real lam_im = lam_im_row[unit];
-                        const real d_h_im_total = d_h_im_in + d_h_im_total_1;
-                        d_h_im_total_row[unit] = d_h_im_total;
-                        const real d_h_re_total = d_h_re_in + d_h_re_total_1;
-                        d_h_re_total_row[unit] = d_h_re_total;
-                        d_h_im_prev_row[unit] = d_h_im_total * lam_re - d_h_re_total * lam_im;
-                        d_h_re_prev_row[unit] = d_h_im_total * lam_im + d_h_re_total * lam_re;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_im_total = d_h_im_in + d_h_im_total_1
+                     * d_h_re_total = d_h_re_in + d_h_re_total_1
+                     * d_h_im_prev = d_h_im_total * lam_re - d_h_re_total * lam_im
+                     * d_h_re_prev = d_h_im_total * lam_im + d_h_re_total * lam_re */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_re_in_row = d_h_re_in_rows + row * nH + first;
+                        const real *d_h_im_in_row = d_h_im_in_rows + row * nH + first;
+                        const real *d_h_im_total_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *d_h_re_total_1_row = tile + (row - top) * slots * width + 1 * width;
+                        const real *lam_re_row = lam_re_rows + first;
+                        const real *lam_im_row = lam_im_rows + first;
+                        real *d_h_im_total_row = d_h_im_total_rows + row * nH + first;
+                        real *d_h_re_total_row = d_h_re_total_rows + row * nH + first;
+                        real *d_h_im_prev_row = d_h_im_prev_rows + row * nH + first;
+                        real *d_h_re_prev_row = d_h_re_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_h_re_in = d_h_re_in_row[unit];
+                            const real d_h_im_in = d_h_im_in_row[unit];
+                            const real d_h_im_total_1 = d_h_im_total_1_row[unit];
+                            const real d_h_re_total_1 = d_h_re_total_1_row[unit];
+                            const real lam_re = lam_re_row[unit];
+                            const real lam_im = lam_im_row[unit];
+                            const real d_h_im_total = d_h_im_in + d_h_im_total_1;
+                            d_h_im_total_row[unit] = d_h_im_total;
+                            const real d_h_re_total = d_h_re_in + d_h_re_total_1;
+                            d_h_re_total_row[unit] = d_h_re_total;
+                            d_h_im_prev_row[unit] = d_h_im_total * lam_re - d_h_re_total * lam_im;
+                            d_h_re_prev_row[unit] = d_h_im_total * lam_im + d_h_re_total * lam_re;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_re_in_row = d_h_re_in_rows + row * nH + first;
+                        const real *d_h_im_in_row = d_h_im_in_rows + row * nH + first;
+                        const real *d_h_im_total_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *d_h_re_total_1_row = tile + (row - top) * slots * width + 1 * width;
+                        const real *lam_re_row = lam_re_rows + first;
+                        const real *lam_im_row = lam_im_rows + first;
+                        real *d_h_im_total_row = d_h_im_total_rows + row * nH + first;
+                        real *d_h_re_total_row = d_h_re_total_rows + row * nH + first;
+                        real *d_h_im_prev_row = d_h_im_prev_rows + row * nH + first;
+                        real *d_h_re_prev_row = d_h_re_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_h_re_in = d_h_re_in_row[unit];
+                            const real d_h_im_in = d_h_im_in_row[unit];
+                            const real d_h_im_total_1 = d_h_im_total_1_row[unit];
+                            const real d_h_re_total_1 = d_h_re_total_1_row[unit];
+                            const real lam_re = lam_re_row[unit];
+                            const real lam_im = lam_im_row[unit];
+                            const real d_h_im_total = d_h_im_in + d_h_im_total_1;
+                            d_h_im_total_row[unit] = d_h_im_total;
+                            const real d_h_re_total = d_h_re_in + d_h_re_total_1;
+                            d_h_re_total_row[unit] = d_h_re_total;
+                            d_h_im_prev_row[unit] = d_h_im_total * lam_re - d_h_re_total * lam_im;
+                            d_h_re_prev_row[unit] = d_h_im_total * lam_im + d_h_re_total * lam_re;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_re_in_row = d_h_re_in_rows + row * nH + first;
-                    const real *d_h_im_in_row = d_h_im_in_rows + row * nH + first;
-                    const real *d_h_im_total_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *d_h_re_total_1_row = tile + (row - top) * slots * width + 1 * width;
-                    const real *lam_re_row = lam_re_rows + first;
-                    const real *lam_im_row = lam_im_rows + first;
-                    real *d_h_im_total_row = d_h_im_total_rows + row * nH + first;
-                    real *d_h_re_total_row = d_h_re_total_rows + row * nH + first;
-                    real *d_h_im_prev_row = d_h_im_prev_rows + row * nH + first;
-                    real *d_h_re_prev_row = d_h_re_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_h_re_in = d_h_re_in_row[unit];
-                        const real d_h_im_in = d_h_im_in_row[unit];
-                        const real d_h_im_total_1 = d_h_im_total_1_row[unit];
-                        const real d_h_re_total_1 = d_h_re_total_1_row[unit];
-                        const real lam_re = lam_re_row[unit];
-                        const real lam_im = lam_im_row[unit];
-                        const real d_h_im_total = d_h_im_in + d_h_im_total_1;
-                        d_h_im_total_row[unit] = d_h_im_total;
-                        const real d_h_re_total = d_h_re_in + d_h_re_total_1;
-                        d_h_re_total_row[unit] = d_h_re_total;
-                        d_h_im_prev_row[unit] = d_h_im_total * lam_re - d_h_re_total * lam_im;
-                        d_h_re_prev_row[unit] = d_h_im_total * lam_im + d_h_re_total * lam_re;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1831,61 +1866,72 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->deferred_7_whole + ((top + row) * slots + 0) * nI + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->deferred_7_whole + ((top + row) * slots + 0) * nI + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_x_b_im_rows + top * (nH), nH, 1,
+                         memory->deferred_7_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_7_panel_1, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_x_b_re_rows + top * (nH), nH, 1,
+                         memory->deferred_7_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_7_panel_2, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_x_b_im_rows + top * (nH), nH, 1,
-                     memory->deferred_7_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_7_panel_1, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_x_b_re_rows + top * (nH), nH, 1,
-                     memory->deferred_7_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_7_panel_2, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_x = d_y * d + d_x_1_d_x_b_re */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_y_row = d_y_rows + row * d_y_stride + first;
-                    const real *d_x_1_d_x_b_re_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *d_row = d_rows + first;
-                    real *d_x_row = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_y = d_y_row[unit];
-                        const real d_x_1_d_x_b_re = d_x_1_d_x_b_re_row[unit];
-                        const real d = d_row[unit];
-                        d_x_row[unit] = d_y * d + d_x_1_d_x_b_re;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_x = d_y * d + d_x_1_d_x_b_re */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_y_row = d_y_rows + row * d_y_stride + first;
+                        const real *d_x_1_d_x_b_re_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *d_row = d_rows + first;
+                        real *d_x_row = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_y = d_y_row[unit];
+                            const real d_x_1_d_x_b_re = d_x_1_d_x_b_re_row[unit];
+                            const real d = d_row[unit];
+                            d_x_row[unit] = d_y * d + d_x_1_d_x_b_re;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_y_row = d_y_rows + row * d_y_stride + first;
+                        const real *d_x_1_d_x_b_re_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *d_row = d_rows + first;
+                        real *d_x_row = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_y = d_y_row[unit];
+                            const real d_x_1_d_x_b_re = d_x_1_d_x_b_re_row[unit];
+                            const real d = d_row[unit];
+                            d_x_row[unit] = d_y * d + d_x_1_d_x_b_re;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_y_row = d_y_rows + row * d_y_stride + first;
-                    const real *d_x_1_d_x_b_re_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *d_row = d_rows + first;
-                    real *d_x_row = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_y = d_y_row[unit];
-                        const real d_x_1_d_x_b_re = d_x_1_d_x_b_re_row[unit];
-                        const real d = d_row[unit];
-                        d_x_row[unit] = d_y * d + d_x_1_d_x_b_re;
-                    }
-                }
-}
+            }
         }
     }
 }

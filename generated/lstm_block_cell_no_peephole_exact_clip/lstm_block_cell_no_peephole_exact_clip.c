@@ -443,155 +443,166 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_forward
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 2) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 2) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 3) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 3) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 2) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 2) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 3) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 3) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
+                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 4 * vectors)},
+                        {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                         memory->forward_1_panel_2 + block * (nH) * 4 * width, 4 * width,
+                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 4 * vectors)},
+                    };
+                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
+                               (size_t)(4 * width) * sizeof(real));
+                    cg_tile_of(rows, 4 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 4 * vectors)},
-                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
-                     memory->forward_1_panel_2 + block * (nH) * 4 * width, 4 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 4 * vectors)},
-                };
-                for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
-                           (size_t)(4 * width) * sizeof(real));
-                cg_tile_of(rows, 4 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* i_bar = b_0 + x_w_h_prev_0
-                 * ci_bar = b_1 + x_w_h_prev_1
-                 * f_bar = b_2 + x_w_h_prev_2
-                 * o_bar = b_3 + x_w_h_prev_3
-                 * i = sigmoid(i_bar)
-                 * ci = tanh(ci_bar)
-                 * f = sigmoid(forget_bias + f_bar)
-                 * cs_raw = cs_prev * f + i * ci
-                 * cs = where((cell_clip > 0), clip_exact(cs_raw, -cell_clip, cell_clip), cs_raw)
-                 * co = tanh(cs)
-                 * o = sigmoid(o_bar)
-                 * h = co * o */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *cs_prev_row = cs_prev_rows + row * cs_prev_stride + first;
-                    const real *b_0_row = b_rows + first;
-                    const real *b_1_row = b_rows + nH + first;
-                    const real *b_2_row = b_rows + 2 * nH + first;
-                    const real *b_3_row = b_rows + 3 * nH + first;
-                    const real *x_w_h_prev_0_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_w_h_prev_1_row = tile + (row - top) * slots * width + 1 * width;
-                    const real *x_w_h_prev_2_row = tile + (row - top) * slots * width + 2 * width;
-                    const real *x_w_h_prev_3_row = tile + (row - top) * slots * width + 3 * width;
-                    real *i_row = i_rows + row * i_stride + first;
-                    real *ci_row = ci_rows + row * ci_stride + first;
-                    real *f_row = f_rows + row * f_stride + first;
-                    real *cs_row = cs_rows + row * cs_stride + first;
-                    real *co_row = co_rows + row * co_stride + first;
-                    real *o_row = o_rows + row * o_stride + first;
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real cs_prev = cs_prev_row[unit];
-                        const real b_0 = b_0_row[unit];
-                        const real b_1 = b_1_row[unit];
-                        const real b_2 = b_2_row[unit];
-                        const real b_3 = b_3_row[unit];
-                        const real x_w_h_prev_0 = x_w_h_prev_0_row[unit];
-                        const real x_w_h_prev_1 = x_w_h_prev_1_row[unit];
-                        const real x_w_h_prev_2 = x_w_h_prev_2_row[unit];
-                        const real x_w_h_prev_3 = x_w_h_prev_3_row[unit];
-                        const real i_bar = b_0 + x_w_h_prev_0;
-                        const real ci_bar = b_1 + x_w_h_prev_1;
-                        const real f_bar = b_2 + x_w_h_prev_2;
-                        const real o_bar = b_3 + x_w_h_prev_3;
-                        const real i = cg_sigmoid(i_bar);
-                        i_row[unit] = i;
-                        const real ci = cg_tanh(ci_bar);
-                        ci_row[unit] = ci;
-                        const real f = cg_sigmoid(forget_bias + f_bar);
-                        f_row[unit] = f;
-                        const real cs_raw = cs_prev * f + i * ci;
-                        const real cs = cg_where(cg_gt(cell_clip, 0), cg_clip(cs_raw, -cell_clip, cell_clip), cs_raw);
-                        cs_row[unit] = cs;
-                        const real co = cg_tanh(cs);
-                        co_row[unit] = co;
-                        const real o = cg_sigmoid(o_bar);
-                        o_row[unit] = o;
-                        h_row[unit] = co * o;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* i_bar = b_0 + x_w_h_prev_0
+                     * ci_bar = b_1 + x_w_h_prev_1
+                     * f_bar = b_2 + x_w_h_prev_2
+                     * o_bar = b_3 + x_w_h_prev_3
+                     * i = sigmoid(i_bar)
+                     * ci = tanh(ci_bar)
+                     * f = sigmoid(forget_bias + f_bar)
+                     * cs_raw = cs_prev * f + i * ci
+                     * cs = where((cell_clip > 0), clip_exact(cs_raw, -cell_clip, cell_clip), cs_raw)
+                     * co = tanh(cs)
+                     * o = sigmoid(o_bar)
+                     * h = co * o */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *cs_prev_row = cs_prev_rows + row * cs_prev_stride + first;
+                        const real *b_0_row = b_rows + first;
+                        const real *b_1_row = b_rows + nH + first;
+                        const real *b_2_row = b_rows + 2 * nH + first;
+                        const real *b_3_row = b_rows + 3 * nH + first;
+                        const real *x_w_h_prev_0_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_w_h_prev_1_row = tile + (row - top) * slots * width + 1 * width;
+                        const real *x_w_h_prev_2_row = tile + (row - top) * slots * width + 2 * width;
+                        const real *x_w_h_prev_3_row = tile + (row - top) * slots * width + 3 * width;
+                        real *i_row = i_rows + row * i_stride + first;
+                        real *ci_row = ci_rows + row * ci_stride + first;
+                        real *f_row = f_rows + row * f_stride + first;
+                        real *cs_row = cs_rows + row * cs_stride + first;
+                        real *co_row = co_rows + row * co_stride + first;
+                        real *o_row = o_rows + row * o_stride + first;
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real cs_prev = cs_prev_row[unit];
+                            const real b_0 = b_0_row[unit];
+                            const real b_1 = b_1_row[unit];
+                            const real b_2 = b_2_row[unit];
+                            const real b_3 = b_3_row[unit];
+                            const real x_w_h_prev_0 = x_w_h_prev_0_row[unit];
+                            const real x_w_h_prev_1 = x_w_h_prev_1_row[unit];
+                            const real x_w_h_prev_2 = x_w_h_prev_2_row[unit];
+                            const real x_w_h_prev_3 = x_w_h_prev_3_row[unit];
+                            const real i_bar = b_0 + x_w_h_prev_0;
+                            const real ci_bar = b_1 + x_w_h_prev_1;
+                            const real f_bar = b_2 + x_w_h_prev_2;
+                            const real o_bar = b_3 + x_w_h_prev_3;
+                            const real i = cg_sigmoid(i_bar);
+                            i_row[unit] = i;
+                            const real ci = cg_tanh(ci_bar);
+                            ci_row[unit] = ci;
+                            const real f = cg_sigmoid(forget_bias + f_bar);
+                            f_row[unit] = f;
+                            const real cs_raw = cs_prev * f + i * ci;
+                            const real cs = cg_where(cg_gt(cell_clip, 0), cg_clip(cs_raw, -cell_clip, cell_clip), cs_raw);
+                            cs_row[unit] = cs;
+                            const real co = cg_tanh(cs);
+                            co_row[unit] = co;
+                            const real o = cg_sigmoid(o_bar);
+                            o_row[unit] = o;
+                            h_row[unit] = co * o;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *cs_prev_row = cs_prev_rows + row * cs_prev_stride + first;
+                        const real *b_0_row = b_rows + first;
+                        const real *b_1_row = b_rows + nH + first;
+                        const real *b_2_row = b_rows + 2 * nH + first;
+                        const real *b_3_row = b_rows + 3 * nH + first;
+                        const real *x_w_h_prev_0_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_w_h_prev_1_row = tile + (row - top) * slots * width + 1 * width;
+                        const real *x_w_h_prev_2_row = tile + (row - top) * slots * width + 2 * width;
+                        const real *x_w_h_prev_3_row = tile + (row - top) * slots * width + 3 * width;
+                        real *i_row = i_rows + row * i_stride + first;
+                        real *ci_row = ci_rows + row * ci_stride + first;
+                        real *f_row = f_rows + row * f_stride + first;
+                        real *cs_row = cs_rows + row * cs_stride + first;
+                        real *co_row = co_rows + row * co_stride + first;
+                        real *o_row = o_rows + row * o_stride + first;
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real cs_prev = cs_prev_row[unit];
+                            const real b_0 = b_0_row[unit];
+                            const real b_1 = b_1_row[unit];
+                            const real b_2 = b_2_row[unit];
+                            const real b_3 = b_3_row[unit];
+                            const real x_w_h_prev_0 = x_w_h_prev_0_row[unit];
+                            const real x_w_h_prev_1 = x_w_h_prev_1_row[unit];
+                            const real x_w_h_prev_2 = x_w_h_prev_2_row[unit];
+                            const real x_w_h_prev_3 = x_w_h_prev_3_row[unit];
+                            const real i_bar = b_0 + x_w_h_prev_0;
+                            const real ci_bar = b_1 + x_w_h_prev_1;
+                            const real f_bar = b_2 + x_w_h_prev_2;
+                            const real o_bar = b_3 + x_w_h_prev_3;
+                            const real i = cg_sigmoid(i_bar);
+                            i_row[unit] = i;
+                            const real ci = cg_tanh(ci_bar);
+                            ci_row[unit] = ci;
+                            const real f = cg_sigmoid(forget_bias + f_bar);
+                            f_row[unit] = f;
+                            const real cs_raw = cs_prev * f + i * ci;
+                            const real cs = cg_where(cg_gt(cell_clip, 0), cg_clip(cs_raw, -cell_clip, cell_clip), cs_raw);
+                            cs_row[unit] = cs;
+                            const real co = cg_tanh(cs);
+                            co_row[unit] = co;
+                            const real o = cg_sigmoid(o_bar);
+                            o_row[unit] = o;
+                            h_row[unit] = co * o;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *cs_prev_row = cs_prev_rows + row * cs_prev_stride + first;
-                    const real *b_0_row = b_rows + first;
-                    const real *b_1_row = b_rows + nH + first;
-                    const real *b_2_row = b_rows + 2 * nH + first;
-                    const real *b_3_row = b_rows + 3 * nH + first;
-                    const real *x_w_h_prev_0_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_w_h_prev_1_row = tile + (row - top) * slots * width + 1 * width;
-                    const real *x_w_h_prev_2_row = tile + (row - top) * slots * width + 2 * width;
-                    const real *x_w_h_prev_3_row = tile + (row - top) * slots * width + 3 * width;
-                    real *i_row = i_rows + row * i_stride + first;
-                    real *ci_row = ci_rows + row * ci_stride + first;
-                    real *f_row = f_rows + row * f_stride + first;
-                    real *cs_row = cs_rows + row * cs_stride + first;
-                    real *co_row = co_rows + row * co_stride + first;
-                    real *o_row = o_rows + row * o_stride + first;
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real cs_prev = cs_prev_row[unit];
-                        const real b_0 = b_0_row[unit];
-                        const real b_1 = b_1_row[unit];
-                        const real b_2 = b_2_row[unit];
-                        const real b_3 = b_3_row[unit];
-                        const real x_w_h_prev_0 = x_w_h_prev_0_row[unit];
-                        const real x_w_h_prev_1 = x_w_h_prev_1_row[unit];
-                        const real x_w_h_prev_2 = x_w_h_prev_2_row[unit];
-                        const real x_w_h_prev_3 = x_w_h_prev_3_row[unit];
-                        const real i_bar = b_0 + x_w_h_prev_0;
-                        const real ci_bar = b_1 + x_w_h_prev_1;
-                        const real f_bar = b_2 + x_w_h_prev_2;
-                        const real o_bar = b_3 + x_w_h_prev_3;
-                        const real i = cg_sigmoid(i_bar);
-                        i_row[unit] = i;
-                        const real ci = cg_tanh(ci_bar);
-                        ci_row[unit] = ci;
-                        const real f = cg_sigmoid(forget_bias + f_bar);
-                        f_row[unit] = f;
-                        const real cs_raw = cs_prev * f + i * ci;
-                        const real cs = cg_where(cg_gt(cell_clip, 0), cg_clip(cs_raw, -cell_clip, cell_clip), cs_raw);
-                        cs_row[unit] = cs;
-                        const real co = cg_tanh(cs);
-                        co_row[unit] = co;
-                        const real o = cg_sigmoid(o_bar);
-                        o_row[unit] = o;
-                        h_row[unit] = co * o;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1171,48 +1182,59 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH), 1,
+                         memory->reverse_2_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH), 1,
-                     memory->reverse_2_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_prev = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_h_prev_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_prev = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_h_prev_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_h_prev_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_h_prev_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1314,48 +1336,59 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backwar
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->deferred_4_whole + ((top + row) * slots + 0) * nI + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->deferred_4_whole + ((top + row) * slots + 0) * nI + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH), 1,
+                         memory->deferred_4_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_4_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH), 1,
-                     memory->deferred_4_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_4_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_x = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_x = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }

@@ -617,157 +617,168 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 2) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 2) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 3) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 3) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 2) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 2) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 3) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 3) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
+                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 4 * vectors)},
+                        {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                         memory->forward_1_panel_2 + block * (nH) * 4 * width, 4 * width,
+                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 4 * vectors)},
+                    };
+                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
+                               (size_t)(4 * width) * sizeof(real));
+                    cg_tile_of(rows, 4 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 4 * vectors)},
-                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
-                     memory->forward_1_panel_2 + block * (nH) * 4 * width, 4 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 4 * vectors)},
-                };
-                for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
-                           (size_t)(4 * width) * sizeof(real));
-                cg_tile_of(rows, 4 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* i_bar = b_i + x_w_i_h_prev
-                 * f_bar = b_f + x_w_f_h_prev
-                 * g_bar = b_g + x_w_g_h_prev
-                 * o_bar = b_o + x_w_o_h_prev
-                 * i = sigmoid(c_prev * p_i + i_bar)
-                 * f = sigmoid(c_prev * p_f + f_bar)
-                 * g = tanh(g_bar)
-                 * c = c_prev * f + i * g
-                 * o = sigmoid(p_o * c + o_bar)
-                 * h = tanh(c) * o */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                    const real *b_i_row = b_i_rows + first;
-                    const real *b_f_row = b_f_rows + first;
-                    const real *b_g_row = b_g_rows + first;
-                    const real *b_o_row = b_o_rows + first;
-                    const real *p_i_row = p_i_rows + first;
-                    const real *p_f_row = p_f_rows + first;
-                    const real *p_o_row = p_o_rows + first;
-                    const real *x_w_i_h_prev_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                    const real *x_w_g_h_prev_row = tile + (row - top) * slots * width + 2 * width;
-                    const real *x_w_o_h_prev_row = tile + (row - top) * slots * width + 3 * width;
-                    real *i_row = i_rows + row * nH + first;
-                    real *f_row = f_rows + row * nH + first;
-                    real *g_row = g_rows + row * nH + first;
-                    real *c_row = c_rows + row * c_stride + first;
-                    real *o_row = o_rows + row * nH + first;
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real c_prev = c_prev_row[unit];
-                        const real b_i = b_i_row[unit];
-                        const real b_f = b_f_row[unit];
-                        const real b_g = b_g_row[unit];
-                        const real b_o = b_o_row[unit];
-                        const real p_i = p_i_row[unit];
-                        const real p_f = p_f_row[unit];
-                        const real p_o = p_o_row[unit];
-                        const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
-                        const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
-                        const real x_w_g_h_prev = x_w_g_h_prev_row[unit];
-                        const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
-                        const real i_bar = b_i + x_w_i_h_prev;
-                        const real f_bar = b_f + x_w_f_h_prev;
-                        const real g_bar = b_g + x_w_g_h_prev;
-                        const real o_bar = b_o + x_w_o_h_prev;
-                        const real i = cg_sigmoid(c_prev * p_i + i_bar);
-                        i_row[unit] = i;
-                        const real f = cg_sigmoid(c_prev * p_f + f_bar);
-                        f_row[unit] = f;
-                        const real g = cg_tanh(g_bar);
-                        g_row[unit] = g;
-                        const real c = c_prev * f + i * g;
-                        c_row[unit] = c;
-                        const real o = cg_sigmoid(p_o * c + o_bar);
-                        o_row[unit] = o;
-                        h_row[unit] = cg_tanh(c) * o;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* i_bar = b_i + x_w_i_h_prev
+                     * f_bar = b_f + x_w_f_h_prev
+                     * g_bar = b_g + x_w_g_h_prev
+                     * o_bar = b_o + x_w_o_h_prev
+                     * i = sigmoid(c_prev * p_i + i_bar)
+                     * f = sigmoid(c_prev * p_f + f_bar)
+                     * g = tanh(g_bar)
+                     * c = c_prev * f + i * g
+                     * o = sigmoid(p_o * c + o_bar)
+                     * h = tanh(c) * o */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                        const real *b_i_row = b_i_rows + first;
+                        const real *b_f_row = b_f_rows + first;
+                        const real *b_g_row = b_g_rows + first;
+                        const real *b_o_row = b_o_rows + first;
+                        const real *p_i_row = p_i_rows + first;
+                        const real *p_f_row = p_f_rows + first;
+                        const real *p_o_row = p_o_rows + first;
+                        const real *x_w_i_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                        const real *x_w_g_h_prev_row = tile + (row - top) * slots * width + 2 * width;
+                        const real *x_w_o_h_prev_row = tile + (row - top) * slots * width + 3 * width;
+                        real *i_row = i_rows + row * nH + first;
+                        real *f_row = f_rows + row * nH + first;
+                        real *g_row = g_rows + row * nH + first;
+                        real *c_row = c_rows + row * c_stride + first;
+                        real *o_row = o_rows + row * nH + first;
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real c_prev = c_prev_row[unit];
+                            const real b_i = b_i_row[unit];
+                            const real b_f = b_f_row[unit];
+                            const real b_g = b_g_row[unit];
+                            const real b_o = b_o_row[unit];
+                            const real p_i = p_i_row[unit];
+                            const real p_f = p_f_row[unit];
+                            const real p_o = p_o_row[unit];
+                            const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
+                            const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
+                            const real x_w_g_h_prev = x_w_g_h_prev_row[unit];
+                            const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
+                            const real i_bar = b_i + x_w_i_h_prev;
+                            const real f_bar = b_f + x_w_f_h_prev;
+                            const real g_bar = b_g + x_w_g_h_prev;
+                            const real o_bar = b_o + x_w_o_h_prev;
+                            const real i = cg_sigmoid(c_prev * p_i + i_bar);
+                            i_row[unit] = i;
+                            const real f = cg_sigmoid(c_prev * p_f + f_bar);
+                            f_row[unit] = f;
+                            const real g = cg_tanh(g_bar);
+                            g_row[unit] = g;
+                            const real c = c_prev * f + i * g;
+                            c_row[unit] = c;
+                            const real o = cg_sigmoid(p_o * c + o_bar);
+                            o_row[unit] = o;
+                            h_row[unit] = cg_tanh(c) * o;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                        const real *b_i_row = b_i_rows + first;
+                        const real *b_f_row = b_f_rows + first;
+                        const real *b_g_row = b_g_rows + first;
+                        const real *b_o_row = b_o_rows + first;
+                        const real *p_i_row = p_i_rows + first;
+                        const real *p_f_row = p_f_rows + first;
+                        const real *p_o_row = p_o_rows + first;
+                        const real *x_w_i_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                        const real *x_w_g_h_prev_row = tile + (row - top) * slots * width + 2 * width;
+                        const real *x_w_o_h_prev_row = tile + (row - top) * slots * width + 3 * width;
+                        real *i_row = i_rows + row * nH + first;
+                        real *f_row = f_rows + row * nH + first;
+                        real *g_row = g_rows + row * nH + first;
+                        real *c_row = c_rows + row * c_stride + first;
+                        real *o_row = o_rows + row * nH + first;
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real c_prev = c_prev_row[unit];
+                            const real b_i = b_i_row[unit];
+                            const real b_f = b_f_row[unit];
+                            const real b_g = b_g_row[unit];
+                            const real b_o = b_o_row[unit];
+                            const real p_i = p_i_row[unit];
+                            const real p_f = p_f_row[unit];
+                            const real p_o = p_o_row[unit];
+                            const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
+                            const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
+                            const real x_w_g_h_prev = x_w_g_h_prev_row[unit];
+                            const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
+                            const real i_bar = b_i + x_w_i_h_prev;
+                            const real f_bar = b_f + x_w_f_h_prev;
+                            const real g_bar = b_g + x_w_g_h_prev;
+                            const real o_bar = b_o + x_w_o_h_prev;
+                            const real i = cg_sigmoid(c_prev * p_i + i_bar);
+                            i_row[unit] = i;
+                            const real f = cg_sigmoid(c_prev * p_f + f_bar);
+                            f_row[unit] = f;
+                            const real g = cg_tanh(g_bar);
+                            g_row[unit] = g;
+                            const real c = c_prev * f + i * g;
+                            c_row[unit] = c;
+                            const real o = cg_sigmoid(p_o * c + o_bar);
+                            o_row[unit] = o;
+                            h_row[unit] = cg_tanh(c) * o;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                    const real *b_i_row = b_i_rows + first;
-                    const real *b_f_row = b_f_rows + first;
-                    const real *b_g_row = b_g_rows + first;
-                    const real *b_o_row = b_o_rows + first;
-                    const real *p_i_row = p_i_rows + first;
-                    const real *p_f_row = p_f_rows + first;
-                    const real *p_o_row = p_o_rows + first;
-                    const real *x_w_i_h_prev_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                    const real *x_w_g_h_prev_row = tile + (row - top) * slots * width + 2 * width;
-                    const real *x_w_o_h_prev_row = tile + (row - top) * slots * width + 3 * width;
-                    real *i_row = i_rows + row * nH + first;
-                    real *f_row = f_rows + row * nH + first;
-                    real *g_row = g_rows + row * nH + first;
-                    real *c_row = c_rows + row * c_stride + first;
-                    real *o_row = o_rows + row * nH + first;
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real c_prev = c_prev_row[unit];
-                        const real b_i = b_i_row[unit];
-                        const real b_f = b_f_row[unit];
-                        const real b_g = b_g_row[unit];
-                        const real b_o = b_o_row[unit];
-                        const real p_i = p_i_row[unit];
-                        const real p_f = p_f_row[unit];
-                        const real p_o = p_o_row[unit];
-                        const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
-                        const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
-                        const real x_w_g_h_prev = x_w_g_h_prev_row[unit];
-                        const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
-                        const real i_bar = b_i + x_w_i_h_prev;
-                        const real f_bar = b_f + x_w_f_h_prev;
-                        const real g_bar = b_g + x_w_g_h_prev;
-                        const real o_bar = b_o + x_w_o_h_prev;
-                        const real i = cg_sigmoid(c_prev * p_i + i_bar);
-                        i_row[unit] = i;
-                        const real f = cg_sigmoid(c_prev * p_f + f_bar);
-                        f_row[unit] = f;
-                        const real g = cg_tanh(g_bar);
-                        g_row[unit] = g;
-                        const real c = c_prev * f + i * g;
-                        c_row[unit] = c;
-                        const real o = cg_sigmoid(p_o * c + o_bar);
-                        o_row[unit] = o;
-                        h_row[unit] = cg_tanh(c) * o;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1322,57 +1333,68 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_o_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_g_bar_rows + top * (nH), nH, 1,
+                         memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_f_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_2_panel_3 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_3, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_i_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_2_panel_4 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_4, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_o_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_g_bar_rows + top * (nH), nH, 1,
-                     memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_f_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_2_panel_3 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_3, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_i_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_2_panel_4 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_4, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_prev = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_h_prev_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_prev = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_h_prev_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_h_prev_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_h_prev_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1651,57 +1673,68 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_o_pre_rows + top * (nH), nH, 1,
+                         memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_10_panel_1, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_g_bar_rows + top * (nH), nH, 1,
+                         memory->deferred_10_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_10_panel_2, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_f_pre_rows + top * (nH), nH, 1,
+                         memory->deferred_10_panel_3 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_10_panel_3, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_i_pre_rows + top * (nH), nH, 1,
+                         memory->deferred_10_panel_4 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_10_panel_4, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_o_pre_rows + top * (nH), nH, 1,
-                     memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_1, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_g_bar_rows + top * (nH), nH, 1,
-                     memory->deferred_10_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_2, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_f_pre_rows + top * (nH), nH, 1,
-                     memory->deferred_10_panel_3 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_3, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_i_pre_rows + top * (nH), nH, 1,
-                     memory->deferred_10_panel_4 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_4, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_x = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_x = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }

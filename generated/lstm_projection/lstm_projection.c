@@ -535,145 +535,156 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 2) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 2) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 3) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 3) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 2) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 2) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 3) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 3) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
+                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 4 * vectors)},
+                        {nP, r_prev_rows + top * (r_prev_stride), r_prev_stride, 1,
+                         memory->forward_1_panel_2 + block * (nP) * 4 * width, 4 * width,
+                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nP, 4 * vectors)},
+                    };
+                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
+                               (size_t)(4 * width) * sizeof(real));
+                    cg_tile_of(rows, 4 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 4 * vectors)},
-                    {nP, r_prev_rows + top * (r_prev_stride), r_prev_stride, 1,
-                     memory->forward_1_panel_2 + block * (nP) * 4 * width, 4 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nP, 4 * vectors)},
-                };
-                for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
-                           (size_t)(4 * width) * sizeof(real));
-                cg_tile_of(rows, 4 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* i_bar = b_0 + x_w_r_prev_0
-                 * f_bar = b_1 + x_w_r_prev_1
-                 * g_bar = b_2 + x_w_r_prev_2
-                 * o_bar = b_3 + x_w_r_prev_3
-                 * i = sigmoid(i_bar)
-                 * f = sigmoid(f_bar)
-                 * g = tanh(g_bar)
-                 * o = sigmoid(o_bar)
-                 * c = c_prev * f + i * g
-                 * o_tanh_c = o * tanh(c) */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                    const real *b_0_row = b_rows + first;
-                    const real *b_1_row = b_rows + nH + first;
-                    const real *b_2_row = b_rows + 2 * nH + first;
-                    const real *b_3_row = b_rows + 3 * nH + first;
-                    const real *x_w_r_prev_0_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_w_r_prev_1_row = tile + (row - top) * slots * width + 1 * width;
-                    const real *x_w_r_prev_2_row = tile + (row - top) * slots * width + 2 * width;
-                    const real *x_w_r_prev_3_row = tile + (row - top) * slots * width + 3 * width;
-                    real *i_row = i_rows + row * nH + first;
-                    real *f_row = f_rows + row * nH + first;
-                    real *g_row = g_rows + row * nH + first;
-                    real *o_row = o_rows + row * nH + first;
-                    real *c_row = c_rows + row * c_stride + first;
-                    real *o_tanh_c_row = o_tanh_c_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real c_prev = c_prev_row[unit];
-                        const real b_0 = b_0_row[unit];
-                        const real b_1 = b_1_row[unit];
-                        const real b_2 = b_2_row[unit];
-                        const real b_3 = b_3_row[unit];
-                        const real x_w_r_prev_0 = x_w_r_prev_0_row[unit];
-                        const real x_w_r_prev_1 = x_w_r_prev_1_row[unit];
-                        const real x_w_r_prev_2 = x_w_r_prev_2_row[unit];
-                        const real x_w_r_prev_3 = x_w_r_prev_3_row[unit];
-                        const real i_bar = b_0 + x_w_r_prev_0;
-                        const real f_bar = b_1 + x_w_r_prev_1;
-                        const real g_bar = b_2 + x_w_r_prev_2;
-                        const real o_bar = b_3 + x_w_r_prev_3;
-                        const real i = cg_sigmoid(i_bar);
-                        i_row[unit] = i;
-                        const real f = cg_sigmoid(f_bar);
-                        f_row[unit] = f;
-                        const real g = cg_tanh(g_bar);
-                        g_row[unit] = g;
-                        const real o = cg_sigmoid(o_bar);
-                        o_row[unit] = o;
-                        const real c = c_prev * f + i * g;
-                        c_row[unit] = c;
-                        o_tanh_c_row[unit] = o * cg_tanh(c);
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* i_bar = b_0 + x_w_r_prev_0
+                     * f_bar = b_1 + x_w_r_prev_1
+                     * g_bar = b_2 + x_w_r_prev_2
+                     * o_bar = b_3 + x_w_r_prev_3
+                     * i = sigmoid(i_bar)
+                     * f = sigmoid(f_bar)
+                     * g = tanh(g_bar)
+                     * o = sigmoid(o_bar)
+                     * c = c_prev * f + i * g
+                     * o_tanh_c = o * tanh(c) */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                        const real *b_0_row = b_rows + first;
+                        const real *b_1_row = b_rows + nH + first;
+                        const real *b_2_row = b_rows + 2 * nH + first;
+                        const real *b_3_row = b_rows + 3 * nH + first;
+                        const real *x_w_r_prev_0_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_w_r_prev_1_row = tile + (row - top) * slots * width + 1 * width;
+                        const real *x_w_r_prev_2_row = tile + (row - top) * slots * width + 2 * width;
+                        const real *x_w_r_prev_3_row = tile + (row - top) * slots * width + 3 * width;
+                        real *i_row = i_rows + row * nH + first;
+                        real *f_row = f_rows + row * nH + first;
+                        real *g_row = g_rows + row * nH + first;
+                        real *o_row = o_rows + row * nH + first;
+                        real *c_row = c_rows + row * c_stride + first;
+                        real *o_tanh_c_row = o_tanh_c_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real c_prev = c_prev_row[unit];
+                            const real b_0 = b_0_row[unit];
+                            const real b_1 = b_1_row[unit];
+                            const real b_2 = b_2_row[unit];
+                            const real b_3 = b_3_row[unit];
+                            const real x_w_r_prev_0 = x_w_r_prev_0_row[unit];
+                            const real x_w_r_prev_1 = x_w_r_prev_1_row[unit];
+                            const real x_w_r_prev_2 = x_w_r_prev_2_row[unit];
+                            const real x_w_r_prev_3 = x_w_r_prev_3_row[unit];
+                            const real i_bar = b_0 + x_w_r_prev_0;
+                            const real f_bar = b_1 + x_w_r_prev_1;
+                            const real g_bar = b_2 + x_w_r_prev_2;
+                            const real o_bar = b_3 + x_w_r_prev_3;
+                            const real i = cg_sigmoid(i_bar);
+                            i_row[unit] = i;
+                            const real f = cg_sigmoid(f_bar);
+                            f_row[unit] = f;
+                            const real g = cg_tanh(g_bar);
+                            g_row[unit] = g;
+                            const real o = cg_sigmoid(o_bar);
+                            o_row[unit] = o;
+                            const real c = c_prev * f + i * g;
+                            c_row[unit] = c;
+                            o_tanh_c_row[unit] = o * cg_tanh(c);
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                        const real *b_0_row = b_rows + first;
+                        const real *b_1_row = b_rows + nH + first;
+                        const real *b_2_row = b_rows + 2 * nH + first;
+                        const real *b_3_row = b_rows + 3 * nH + first;
+                        const real *x_w_r_prev_0_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_w_r_prev_1_row = tile + (row - top) * slots * width + 1 * width;
+                        const real *x_w_r_prev_2_row = tile + (row - top) * slots * width + 2 * width;
+                        const real *x_w_r_prev_3_row = tile + (row - top) * slots * width + 3 * width;
+                        real *i_row = i_rows + row * nH + first;
+                        real *f_row = f_rows + row * nH + first;
+                        real *g_row = g_rows + row * nH + first;
+                        real *o_row = o_rows + row * nH + first;
+                        real *c_row = c_rows + row * c_stride + first;
+                        real *o_tanh_c_row = o_tanh_c_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real c_prev = c_prev_row[unit];
+                            const real b_0 = b_0_row[unit];
+                            const real b_1 = b_1_row[unit];
+                            const real b_2 = b_2_row[unit];
+                            const real b_3 = b_3_row[unit];
+                            const real x_w_r_prev_0 = x_w_r_prev_0_row[unit];
+                            const real x_w_r_prev_1 = x_w_r_prev_1_row[unit];
+                            const real x_w_r_prev_2 = x_w_r_prev_2_row[unit];
+                            const real x_w_r_prev_3 = x_w_r_prev_3_row[unit];
+                            const real i_bar = b_0 + x_w_r_prev_0;
+                            const real f_bar = b_1 + x_w_r_prev_1;
+                            const real g_bar = b_2 + x_w_r_prev_2;
+                            const real o_bar = b_3 + x_w_r_prev_3;
+                            const real i = cg_sigmoid(i_bar);
+                            i_row[unit] = i;
+                            const real f = cg_sigmoid(f_bar);
+                            f_row[unit] = f;
+                            const real g = cg_tanh(g_bar);
+                            g_row[unit] = g;
+                            const real o = cg_sigmoid(o_bar);
+                            o_row[unit] = o;
+                            const real c = c_prev * f + i * g;
+                            c_row[unit] = c;
+                            o_tanh_c_row[unit] = o * cg_tanh(c);
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                    const real *b_0_row = b_rows + first;
-                    const real *b_1_row = b_rows + nH + first;
-                    const real *b_2_row = b_rows + 2 * nH + first;
-                    const real *b_3_row = b_rows + 3 * nH + first;
-                    const real *x_w_r_prev_0_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_w_r_prev_1_row = tile + (row - top) * slots * width + 1 * width;
-                    const real *x_w_r_prev_2_row = tile + (row - top) * slots * width + 2 * width;
-                    const real *x_w_r_prev_3_row = tile + (row - top) * slots * width + 3 * width;
-                    real *i_row = i_rows + row * nH + first;
-                    real *f_row = f_rows + row * nH + first;
-                    real *g_row = g_rows + row * nH + first;
-                    real *o_row = o_rows + row * nH + first;
-                    real *c_row = c_rows + row * c_stride + first;
-                    real *o_tanh_c_row = o_tanh_c_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real c_prev = c_prev_row[unit];
-                        const real b_0 = b_0_row[unit];
-                        const real b_1 = b_1_row[unit];
-                        const real b_2 = b_2_row[unit];
-                        const real b_3 = b_3_row[unit];
-                        const real x_w_r_prev_0 = x_w_r_prev_0_row[unit];
-                        const real x_w_r_prev_1 = x_w_r_prev_1_row[unit];
-                        const real x_w_r_prev_2 = x_w_r_prev_2_row[unit];
-                        const real x_w_r_prev_3 = x_w_r_prev_3_row[unit];
-                        const real i_bar = b_0 + x_w_r_prev_0;
-                        const real f_bar = b_1 + x_w_r_prev_1;
-                        const real g_bar = b_2 + x_w_r_prev_2;
-                        const real o_bar = b_3 + x_w_r_prev_3;
-                        const real i = cg_sigmoid(i_bar);
-                        i_row[unit] = i;
-                        const real f = cg_sigmoid(f_bar);
-                        f_row[unit] = f;
-                        const real g = cg_tanh(g_bar);
-                        g_row[unit] = g;
-                        const real o = cg_sigmoid(o_bar);
-                        o_row[unit] = o;
-                        const real c = c_prev * f + i * g;
-                        c_row[unit] = c;
-                        o_tanh_c_row[unit] = o * cg_tanh(c);
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -730,48 +741,59 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nP - first < width ? nP - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_2_whole + ((top + row) * slots + 0) * nP + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nP - first < width ? nP - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_2_whole + ((top + row) * slots + 0) * nP + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, o_tanh_c_rows + top * (nH), nH, 1,
+                         memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_2_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, o_tanh_c_rows + top * (nH), nH, 1,
-                     memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_2_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* r = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *r_row_0 = r_rows + row * r_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        r_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nP - first < width ? nP - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* r = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *r_row_0 = r_rows + row * r_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            r_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *r_row_0 = r_rows + row * r_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            r_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *r_row_0 = r_rows + row * r_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        r_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1261,116 +1283,127 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nP, d_r_in_rows + top * (nP), nP, 1,
+                         memory->reverse_3_panel_1 + block * (nP) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nP, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nP, d_r_in_rows + top * (nP), nP, 1,
-                     memory->reverse_3_panel_1 + block * (nP) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nP, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_tanh_c = d_o_tanh_c * o
-                 * d_c_total = d_c_in + d_tanh_c * (1 - tanh_c**2)
-                 * d_o = d_o_tanh_c * tanh_c
-                 * d_g = d_c_total * i
-                 * d_f = d_c_total * c_prev
-                 * d_i = d_c_total * g
-                 * d_o_bar = d_o * (1 - o) * o
-                 * d_g_bar = d_g * (1 - g**2)
-                 * d_f_bar = d_f * (1 - f) * f
-                 * d_i_bar = d_i * (1 - i) * i
-                 * d_c_prev = d_c_total * f */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_c_in_row = d_c_in_rows + row * nH + first;
-                    const real *d_o_tanh_c_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                    const real *i_row = i_rows + row * nH + first;
-                    const real *f_row = f_rows + row * nH + first;
-                    const real *g_row = g_rows + row * nH + first;
-                    const real *o_row = o_rows + row * nH + first;
-                    const real *tanh_c_row = tanh_c_rows + row * nH + first;
-                    real *d_o_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + 3 * nH + first;
-                    real *d_g_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + 2 * nH + first;
-                    real *d_f_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + nH + first;
-                    real *d_i_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + first;
-                    real *d_c_prev_row = d_c_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_c_in = d_c_in_row[unit];
-                        const real d_o_tanh_c = d_o_tanh_c_row[unit];
-                        const real c_prev = c_prev_row[unit];
-                        const real i = i_row[unit];
-                        const real f = f_row[unit];
-                        const real g = g_row[unit];
-                        const real o = o_row[unit];
-                        const real tanh_c = tanh_c_row[unit];
-                        const real d_tanh_c = d_o_tanh_c * o;
-                        const real d_c_total = d_c_in + d_tanh_c * (1 - tanh_c * tanh_c);
-                        const real d_o = d_o_tanh_c * tanh_c;
-                        const real d_g = d_c_total * i;
-                        const real d_f = d_c_total * c_prev;
-                        const real d_i = d_c_total * g;
-                        d_o_bar_row[unit] = d_o * (1 - o) * o;
-                        d_g_bar_row[unit] = d_g * (1 - g * g);
-                        d_f_bar_row[unit] = d_f * (1 - f) * f;
-                        d_i_bar_row[unit] = d_i * (1 - i) * i;
-                        d_c_prev_row[unit] = d_c_total * f;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_tanh_c = d_o_tanh_c * o
+                     * d_c_total = d_c_in + d_tanh_c * (1 - tanh_c**2)
+                     * d_o = d_o_tanh_c * tanh_c
+                     * d_g = d_c_total * i
+                     * d_f = d_c_total * c_prev
+                     * d_i = d_c_total * g
+                     * d_o_bar = d_o * (1 - o) * o
+                     * d_g_bar = d_g * (1 - g**2)
+                     * d_f_bar = d_f * (1 - f) * f
+                     * d_i_bar = d_i * (1 - i) * i
+                     * d_c_prev = d_c_total * f */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_c_in_row = d_c_in_rows + row * nH + first;
+                        const real *d_o_tanh_c_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                        const real *i_row = i_rows + row * nH + first;
+                        const real *f_row = f_rows + row * nH + first;
+                        const real *g_row = g_rows + row * nH + first;
+                        const real *o_row = o_rows + row * nH + first;
+                        const real *tanh_c_row = tanh_c_rows + row * nH + first;
+                        real *d_o_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + 3 * nH + first;
+                        real *d_g_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + 2 * nH + first;
+                        real *d_f_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + nH + first;
+                        real *d_i_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + first;
+                        real *d_c_prev_row = d_c_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_c_in = d_c_in_row[unit];
+                            const real d_o_tanh_c = d_o_tanh_c_row[unit];
+                            const real c_prev = c_prev_row[unit];
+                            const real i = i_row[unit];
+                            const real f = f_row[unit];
+                            const real g = g_row[unit];
+                            const real o = o_row[unit];
+                            const real tanh_c = tanh_c_row[unit];
+                            const real d_tanh_c = d_o_tanh_c * o;
+                            const real d_c_total = d_c_in + d_tanh_c * (1 - tanh_c * tanh_c);
+                            const real d_o = d_o_tanh_c * tanh_c;
+                            const real d_g = d_c_total * i;
+                            const real d_f = d_c_total * c_prev;
+                            const real d_i = d_c_total * g;
+                            d_o_bar_row[unit] = d_o * (1 - o) * o;
+                            d_g_bar_row[unit] = d_g * (1 - g * g);
+                            d_f_bar_row[unit] = d_f * (1 - f) * f;
+                            d_i_bar_row[unit] = d_i * (1 - i) * i;
+                            d_c_prev_row[unit] = d_c_total * f;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_c_in_row = d_c_in_rows + row * nH + first;
+                        const real *d_o_tanh_c_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                        const real *i_row = i_rows + row * nH + first;
+                        const real *f_row = f_rows + row * nH + first;
+                        const real *g_row = g_rows + row * nH + first;
+                        const real *o_row = o_rows + row * nH + first;
+                        const real *tanh_c_row = tanh_c_rows + row * nH + first;
+                        real *d_o_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + 3 * nH + first;
+                        real *d_g_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + 2 * nH + first;
+                        real *d_f_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + nH + first;
+                        real *d_i_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + first;
+                        real *d_c_prev_row = d_c_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_c_in = d_c_in_row[unit];
+                            const real d_o_tanh_c = d_o_tanh_c_row[unit];
+                            const real c_prev = c_prev_row[unit];
+                            const real i = i_row[unit];
+                            const real f = f_row[unit];
+                            const real g = g_row[unit];
+                            const real o = o_row[unit];
+                            const real tanh_c = tanh_c_row[unit];
+                            const real d_tanh_c = d_o_tanh_c * o;
+                            const real d_c_total = d_c_in + d_tanh_c * (1 - tanh_c * tanh_c);
+                            const real d_o = d_o_tanh_c * tanh_c;
+                            const real d_g = d_c_total * i;
+                            const real d_f = d_c_total * c_prev;
+                            const real d_i = d_c_total * g;
+                            d_o_bar_row[unit] = d_o * (1 - o) * o;
+                            d_g_bar_row[unit] = d_g * (1 - g * g);
+                            d_f_bar_row[unit] = d_f * (1 - f) * f;
+                            d_i_bar_row[unit] = d_i * (1 - i) * i;
+                            d_c_prev_row[unit] = d_c_total * f;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_c_in_row = d_c_in_rows + row * nH + first;
-                    const real *d_o_tanh_c_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                    const real *i_row = i_rows + row * nH + first;
-                    const real *f_row = f_rows + row * nH + first;
-                    const real *g_row = g_rows + row * nH + first;
-                    const real *o_row = o_rows + row * nH + first;
-                    const real *tanh_c_row = tanh_c_rows + row * nH + first;
-                    real *d_o_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + 3 * nH + first;
-                    real *d_g_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + 2 * nH + first;
-                    real *d_f_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + nH + first;
-                    real *d_i_bar_row = d_b_x_w_r_prev_u_rows + row * (4 * nH) + first;
-                    real *d_c_prev_row = d_c_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_c_in = d_c_in_row[unit];
-                        const real d_o_tanh_c = d_o_tanh_c_row[unit];
-                        const real c_prev = c_prev_row[unit];
-                        const real i = i_row[unit];
-                        const real f = f_row[unit];
-                        const real g = g_row[unit];
-                        const real o = o_row[unit];
-                        const real tanh_c = tanh_c_row[unit];
-                        const real d_tanh_c = d_o_tanh_c * o;
-                        const real d_c_total = d_c_in + d_tanh_c * (1 - tanh_c * tanh_c);
-                        const real d_o = d_o_tanh_c * tanh_c;
-                        const real d_g = d_c_total * i;
-                        const real d_f = d_c_total * c_prev;
-                        const real d_i = d_c_total * g;
-                        d_o_bar_row[unit] = d_o * (1 - o) * o;
-                        d_g_bar_row[unit] = d_g * (1 - g * g);
-                        d_f_bar_row[unit] = d_f * (1 - f) * f;
-                        d_i_bar_row[unit] = d_i * (1 - i) * i;
-                        d_c_prev_row[unit] = d_c_total * f;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1404,48 +1437,59 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nP - first < width ? nP - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_4_whole + ((top + row) * slots + 0) * nP + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nP - first < width ? nP - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_4_whole + ((top + row) * slots + 0) * nP + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH), 1,
+                         memory->reverse_4_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_4_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH), 1,
-                     memory->reverse_4_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_4_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_r_prev = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_r_prev_row_0 = d_r_prev_rows + row * nP + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_r_prev_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nP - first < width ? nP - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_r_prev = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_r_prev_row_0 = d_r_prev_rows + row * nP + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_r_prev_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_r_prev_row_0 = d_r_prev_rows + row * nP + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_r_prev_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_r_prev_row_0 = d_r_prev_rows + row * nP + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_r_prev_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1601,48 +1645,59 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->deferred_6_whole + ((top + row) * slots + 0) * nI + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->deferred_6_whole + ((top + row) * slots + 0) * nI + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH), 1,
+                         memory->deferred_6_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_6_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH), 1,
-                     memory->deferred_6_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_6_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_x = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_x = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }

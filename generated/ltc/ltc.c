@@ -797,7 +797,7 @@ int CELLGEN_NAME(ltc_backward)(int64_t nB, int64_t nI, int64_t nH,
         real *d_f_1_pre_row = args->d_f_1_pre + row * nH;
         real *d_drive_row = args->d_drive + row * nH;
         real d_dt = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_dt)
         for (int64_t unit = 0; unit < nH; ++unit) {
             const real d_dt_terms = d_dt_terms_row[unit];
             const real d_f_6_pre = d_f_6_pre_row[unit];
@@ -1402,102 +1402,113 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_2_whole + ((top + row) * slots + 1) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_2_whole + ((top + row) * slots + 1) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    for (int64_t row = 0; row < rows; ++row)
+                        for (int64_t unit = 0; unit < width; ++unit)
+                            tile[(row * slots + 1) * width + unit] = 0;
+                    const cg_term terms1[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_2_panel_1 + block * (nI) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_2_panel_1, block, next, tiles, nI, 1 * vectors)},
+                    };
+                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
+                               (size_t)(1 * width) * sizeof(real));
+                    if (!memory->hoist) cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 1 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
+                    const cg_term terms2[] = {
+                        {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                         memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_2_panel_2, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
-            } else {
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t unit = 0; unit < width; ++unit)
-                        tile[(row * slots + 1) * width + unit] = 0;
-                const cg_term terms1[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_2_panel_1 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_2_panel_1, block, next, tiles, nI, 1 * vectors)},
-                };
-                for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
-                           (size_t)(1 * width) * sizeof(real));
-                if (!memory->hoist) cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 1 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
-                const cg_term terms2[] = {
-                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
-                     memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_2_panel_2, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* drive = b + x_w
-                 * f_1 = sigmoid(drive + h_prev_u)
-                 * h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1) */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                    const real *b_row = b_rows + first;
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *x_w_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *h_prev_u_row = tile + (row - top) * slots * width + 1 * width;
-                    real *drive_row = drive_rows + row * nH + first;
-                    real *f_1_row = f_1_rows + row * nH + first;
-                    real *h_1_row = h_1_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real h_prev = h_prev_row[unit];
-                        const real b = b_row[unit];
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real x_w = x_w_row[unit];
-                        const real h_prev_u = h_prev_u_row[unit];
-                        const real drive = b + x_w;
-                        drive_row[unit] = drive;
-                        const real f_1 = cg_sigmoid(drive + h_prev_u);
-                        f_1_row[unit] = f_1;
-                        h_1_row[unit] = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1);
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* drive = b + x_w
+                     * f_1 = sigmoid(drive + h_prev_u)
+                     * h_1 = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1) */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                        const real *b_row = b_rows + first;
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *x_w_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *h_prev_u_row = tile + (row - top) * slots * width + 1 * width;
+                        real *drive_row = drive_rows + row * nH + first;
+                        real *f_1_row = f_1_rows + row * nH + first;
+                        real *h_1_row = h_1_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real h_prev = h_prev_row[unit];
+                            const real b = b_row[unit];
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real x_w = x_w_row[unit];
+                            const real h_prev_u = h_prev_u_row[unit];
+                            const real drive = b + x_w;
+                            drive_row[unit] = drive;
+                            const real f_1 = cg_sigmoid(drive + h_prev_u);
+                            f_1_row[unit] = f_1;
+                            h_1_row[unit] = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1);
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                        const real *b_row = b_rows + first;
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *x_w_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *h_prev_u_row = tile + (row - top) * slots * width + 1 * width;
+                        real *drive_row = drive_rows + row * nH + first;
+                        real *f_1_row = f_1_rows + row * nH + first;
+                        real *h_1_row = h_1_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real h_prev = h_prev_row[unit];
+                            const real b = b_row[unit];
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real x_w = x_w_row[unit];
+                            const real h_prev_u = h_prev_u_row[unit];
+                            const real drive = b + x_w;
+                            drive_row[unit] = drive;
+                            const real f_1 = cg_sigmoid(drive + h_prev_u);
+                            f_1_row[unit] = f_1;
+                            h_1_row[unit] = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1);
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                    const real *b_row = b_rows + first;
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *x_w_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *h_prev_u_row = tile + (row - top) * slots * width + 1 * width;
-                    real *drive_row = drive_rows + row * nH + first;
-                    real *f_1_row = f_1_rows + row * nH + first;
-                    real *h_1_row = h_1_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real h_prev = h_prev_row[unit];
-                        const real b = b_row[unit];
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real x_w = x_w_row[unit];
-                        const real h_prev_u = h_prev_u_row[unit];
-                        const real drive = b + x_w;
-                        drive_row[unit] = drive;
-                        const real f_1 = cg_sigmoid(drive + h_prev_u);
-                        f_1_row[unit] = f_1;
-                        h_1_row[unit] = (h_prev + a * dt * f_1) / ((1 / tau + f_1) * dt + 1);
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1556,75 +1567,86 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_3_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_3_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, h_1_rows + top * (nH), nH, 1,
+                         memory->forward_3_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_3_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, h_1_rows + top * (nH), nH, 1,
-                     memory->forward_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_3_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* f_2 = sigmoid(drive + h_1_u)
-                 * h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1) */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real *drive_row = drive_rows + row * nH + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *h_1_row = h_1_rows + row * nH + first;
-                    const real *h_1_u_row = tile + (row - top) * slots * width + 0 * width;
-                    real *f_2_row = f_2_rows + row * nH + first;
-                    real *h_2_row = h_2_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real drive = drive_row[unit];
-                        const real h_1 = h_1_row[unit];
-                        const real h_1_u = h_1_u_row[unit];
-                        const real f_2 = cg_sigmoid(drive + h_1_u);
-                        f_2_row[unit] = f_2;
-                        h_2_row[unit] = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1);
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* f_2 = sigmoid(drive + h_1_u)
+                     * h_2 = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1) */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real *drive_row = drive_rows + row * nH + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *h_1_row = h_1_rows + row * nH + first;
+                        const real *h_1_u_row = tile + (row - top) * slots * width + 0 * width;
+                        real *f_2_row = f_2_rows + row * nH + first;
+                        real *h_2_row = h_2_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real drive = drive_row[unit];
+                            const real h_1 = h_1_row[unit];
+                            const real h_1_u = h_1_u_row[unit];
+                            const real f_2 = cg_sigmoid(drive + h_1_u);
+                            f_2_row[unit] = f_2;
+                            h_2_row[unit] = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1);
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real *drive_row = drive_rows + row * nH + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *h_1_row = h_1_rows + row * nH + first;
+                        const real *h_1_u_row = tile + (row - top) * slots * width + 0 * width;
+                        real *f_2_row = f_2_rows + row * nH + first;
+                        real *h_2_row = h_2_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real drive = drive_row[unit];
+                            const real h_1 = h_1_row[unit];
+                            const real h_1_u = h_1_u_row[unit];
+                            const real f_2 = cg_sigmoid(drive + h_1_u);
+                            f_2_row[unit] = f_2;
+                            h_2_row[unit] = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1);
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real *drive_row = drive_rows + row * nH + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *h_1_row = h_1_rows + row * nH + first;
-                    const real *h_1_u_row = tile + (row - top) * slots * width + 0 * width;
-                    real *f_2_row = f_2_rows + row * nH + first;
-                    real *h_2_row = h_2_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real drive = drive_row[unit];
-                        const real h_1 = h_1_row[unit];
-                        const real h_1_u = h_1_u_row[unit];
-                        const real f_2 = cg_sigmoid(drive + h_1_u);
-                        f_2_row[unit] = f_2;
-                        h_2_row[unit] = (a * dt * f_2 + h_1) / ((1 / tau + f_2) * dt + 1);
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1662,75 +1684,86 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_4_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_4_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, h_2_rows + top * (nH), nH, 1,
+                         memory->forward_4_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_4_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, h_2_rows + top * (nH), nH, 1,
-                     memory->forward_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_4_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* f_3 = sigmoid(drive + h_2_u)
-                 * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1) */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real *drive_row = drive_rows + row * nH + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *h_2_row = h_2_rows + row * nH + first;
-                    const real *h_2_u_row = tile + (row - top) * slots * width + 0 * width;
-                    real *f_3_row = f_3_rows + row * nH + first;
-                    real *h_3_row = h_3_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real drive = drive_row[unit];
-                        const real h_2 = h_2_row[unit];
-                        const real h_2_u = h_2_u_row[unit];
-                        const real f_3 = cg_sigmoid(drive + h_2_u);
-                        f_3_row[unit] = f_3;
-                        h_3_row[unit] = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1);
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* f_3 = sigmoid(drive + h_2_u)
+                     * h_3 = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1) */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real *drive_row = drive_rows + row * nH + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *h_2_row = h_2_rows + row * nH + first;
+                        const real *h_2_u_row = tile + (row - top) * slots * width + 0 * width;
+                        real *f_3_row = f_3_rows + row * nH + first;
+                        real *h_3_row = h_3_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real drive = drive_row[unit];
+                            const real h_2 = h_2_row[unit];
+                            const real h_2_u = h_2_u_row[unit];
+                            const real f_3 = cg_sigmoid(drive + h_2_u);
+                            f_3_row[unit] = f_3;
+                            h_3_row[unit] = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1);
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real *drive_row = drive_rows + row * nH + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *h_2_row = h_2_rows + row * nH + first;
+                        const real *h_2_u_row = tile + (row - top) * slots * width + 0 * width;
+                        real *f_3_row = f_3_rows + row * nH + first;
+                        real *h_3_row = h_3_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real drive = drive_row[unit];
+                            const real h_2 = h_2_row[unit];
+                            const real h_2_u = h_2_u_row[unit];
+                            const real f_3 = cg_sigmoid(drive + h_2_u);
+                            f_3_row[unit] = f_3;
+                            h_3_row[unit] = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1);
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real *drive_row = drive_rows + row * nH + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *h_2_row = h_2_rows + row * nH + first;
-                    const real *h_2_u_row = tile + (row - top) * slots * width + 0 * width;
-                    real *f_3_row = f_3_rows + row * nH + first;
-                    real *h_3_row = h_3_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real drive = drive_row[unit];
-                        const real h_2 = h_2_row[unit];
-                        const real h_2_u = h_2_u_row[unit];
-                        const real f_3 = cg_sigmoid(drive + h_2_u);
-                        f_3_row[unit] = f_3;
-                        h_3_row[unit] = (a * dt * f_3 + h_2) / ((1 / tau + f_3) * dt + 1);
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1768,75 +1801,86 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_5_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_5_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, h_3_rows + top * (nH), nH, 1,
+                         memory->forward_5_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_5_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, h_3_rows + top * (nH), nH, 1,
-                     memory->forward_5_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_5_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* f_4 = sigmoid(drive + h_3_u)
-                 * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1) */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real *drive_row = drive_rows + row * nH + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *h_3_row = h_3_rows + row * nH + first;
-                    const real *h_3_u_row = tile + (row - top) * slots * width + 0 * width;
-                    real *f_4_row = f_4_rows + row * nH + first;
-                    real *h_4_row = h_4_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real drive = drive_row[unit];
-                        const real h_3 = h_3_row[unit];
-                        const real h_3_u = h_3_u_row[unit];
-                        const real f_4 = cg_sigmoid(drive + h_3_u);
-                        f_4_row[unit] = f_4;
-                        h_4_row[unit] = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* f_4 = sigmoid(drive + h_3_u)
+                     * h_4 = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1) */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real *drive_row = drive_rows + row * nH + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *h_3_row = h_3_rows + row * nH + first;
+                        const real *h_3_u_row = tile + (row - top) * slots * width + 0 * width;
+                        real *f_4_row = f_4_rows + row * nH + first;
+                        real *h_4_row = h_4_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real drive = drive_row[unit];
+                            const real h_3 = h_3_row[unit];
+                            const real h_3_u = h_3_u_row[unit];
+                            const real f_4 = cg_sigmoid(drive + h_3_u);
+                            f_4_row[unit] = f_4;
+                            h_4_row[unit] = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real *drive_row = drive_rows + row * nH + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *h_3_row = h_3_rows + row * nH + first;
+                        const real *h_3_u_row = tile + (row - top) * slots * width + 0 * width;
+                        real *f_4_row = f_4_rows + row * nH + first;
+                        real *h_4_row = h_4_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real drive = drive_row[unit];
+                            const real h_3 = h_3_row[unit];
+                            const real h_3_u = h_3_u_row[unit];
+                            const real f_4 = cg_sigmoid(drive + h_3_u);
+                            f_4_row[unit] = f_4;
+                            h_4_row[unit] = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real *drive_row = drive_rows + row * nH + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *h_3_row = h_3_rows + row * nH + first;
-                    const real *h_3_u_row = tile + (row - top) * slots * width + 0 * width;
-                    real *f_4_row = f_4_rows + row * nH + first;
-                    real *h_4_row = h_4_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real drive = drive_row[unit];
-                        const real h_3 = h_3_row[unit];
-                        const real h_3_u = h_3_u_row[unit];
-                        const real f_4 = cg_sigmoid(drive + h_3_u);
-                        f_4_row[unit] = f_4;
-                        h_4_row[unit] = (a * dt * f_4 + h_3) / ((1 / tau + f_4) * dt + 1);
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1874,75 +1918,86 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_6_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_6_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, h_4_rows + top * (nH), nH, 1,
+                         memory->forward_6_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_6_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, h_4_rows + top * (nH), nH, 1,
-                     memory->forward_6_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_6_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* f_5 = sigmoid(drive + h_4_u)
-                 * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1) */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real *drive_row = drive_rows + row * nH + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *h_4_row = h_4_rows + row * nH + first;
-                    const real *h_4_u_row = tile + (row - top) * slots * width + 0 * width;
-                    real *f_5_row = f_5_rows + row * nH + first;
-                    real *h_5_row = h_5_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real drive = drive_row[unit];
-                        const real h_4 = h_4_row[unit];
-                        const real h_4_u = h_4_u_row[unit];
-                        const real f_5 = cg_sigmoid(drive + h_4_u);
-                        f_5_row[unit] = f_5;
-                        h_5_row[unit] = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* f_5 = sigmoid(drive + h_4_u)
+                     * h_5 = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1) */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real *drive_row = drive_rows + row * nH + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *h_4_row = h_4_rows + row * nH + first;
+                        const real *h_4_u_row = tile + (row - top) * slots * width + 0 * width;
+                        real *f_5_row = f_5_rows + row * nH + first;
+                        real *h_5_row = h_5_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real drive = drive_row[unit];
+                            const real h_4 = h_4_row[unit];
+                            const real h_4_u = h_4_u_row[unit];
+                            const real f_5 = cg_sigmoid(drive + h_4_u);
+                            f_5_row[unit] = f_5;
+                            h_5_row[unit] = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real *drive_row = drive_rows + row * nH + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *h_4_row = h_4_rows + row * nH + first;
+                        const real *h_4_u_row = tile + (row - top) * slots * width + 0 * width;
+                        real *f_5_row = f_5_rows + row * nH + first;
+                        real *h_5_row = h_5_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real drive = drive_row[unit];
+                            const real h_4 = h_4_row[unit];
+                            const real h_4_u = h_4_u_row[unit];
+                            const real f_5 = cg_sigmoid(drive + h_4_u);
+                            f_5_row[unit] = f_5;
+                            h_5_row[unit] = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real *drive_row = drive_rows + row * nH + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *h_4_row = h_4_rows + row * nH + first;
-                    const real *h_4_u_row = tile + (row - top) * slots * width + 0 * width;
-                    real *f_5_row = f_5_rows + row * nH + first;
-                    real *h_5_row = h_5_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real drive = drive_row[unit];
-                        const real h_4 = h_4_row[unit];
-                        const real h_4_u = h_4_u_row[unit];
-                        const real f_5 = cg_sigmoid(drive + h_4_u);
-                        f_5_row[unit] = f_5;
-                        h_5_row[unit] = (a * dt * f_5 + h_4) / ((1 / tau + f_5) * dt + 1);
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1981,75 +2036,86 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_7_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_7_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, h_5_rows + top * (nH), nH, 1,
+                         memory->forward_7_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_7_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, h_5_rows + top * (nH), nH, 1,
-                     memory->forward_7_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_7_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* f_6 = sigmoid(drive + h_5_u)
-                 * h = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1) */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real *drive_row = drive_rows + row * nH + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *h_5_row = h_5_rows + row * nH + first;
-                    const real *h_5_u_row = tile + (row - top) * slots * width + 0 * width;
-                    real *f_6_row = f_6_rows + row * nH + first;
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real drive = drive_row[unit];
-                        const real h_5 = h_5_row[unit];
-                        const real h_5_u = h_5_u_row[unit];
-                        const real f_6 = cg_sigmoid(drive + h_5_u);
-                        f_6_row[unit] = f_6;
-                        h_row[unit] = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1);
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* f_6 = sigmoid(drive + h_5_u)
+                     * h = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1) */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real *drive_row = drive_rows + row * nH + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *h_5_row = h_5_rows + row * nH + first;
+                        const real *h_5_u_row = tile + (row - top) * slots * width + 0 * width;
+                        real *f_6_row = f_6_rows + row * nH + first;
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real drive = drive_row[unit];
+                            const real h_5 = h_5_row[unit];
+                            const real h_5_u = h_5_u_row[unit];
+                            const real f_6 = cg_sigmoid(drive + h_5_u);
+                            f_6_row[unit] = f_6;
+                            h_row[unit] = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1);
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real *drive_row = drive_rows + row * nH + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *h_5_row = h_5_rows + row * nH + first;
+                        const real *h_5_u_row = tile + (row - top) * slots * width + 0 * width;
+                        real *f_6_row = f_6_rows + row * nH + first;
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real drive = drive_row[unit];
+                            const real h_5 = h_5_row[unit];
+                            const real h_5_u = h_5_u_row[unit];
+                            const real f_6 = cg_sigmoid(drive + h_5_u);
+                            f_6_row[unit] = f_6;
+                            h_row[unit] = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1);
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real *drive_row = drive_rows + row * nH + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *h_5_row = h_5_rows + row * nH + first;
-                    const real *h_5_u_row = tile + (row - top) * slots * width + 0 * width;
-                    real *f_6_row = f_6_rows + row * nH + first;
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real drive = drive_row[unit];
-                        const real h_5 = h_5_row[unit];
-                        const real h_5_u = h_5_u_row[unit];
-                        const real f_6 = cg_sigmoid(drive + h_5_u);
-                        f_6_row[unit] = f_6;
-                        h_row[unit] = (a * dt * f_6 + h_5) / ((1 / tau + f_6) * dt + 1);
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -2403,7 +2469,7 @@ typedef struct {
     real *reverse_7_panel_1; /* packed weights */
     real *reverse_8_panel_1; /* packed weights */
     real *reverse_9_panel_1; /* packed weights */
-    real *deferred_9_panel_1; /* packed weights */
+    real *deferred_10_panel_1; /* packed weights */
     real *reverse_d_h_in; /* of one step */
     real *reverse_dt; /* of one step */
     real *h_1_time; /* kept for a chunk of steps */
@@ -2454,7 +2520,7 @@ typedef struct {
     real *total_d_u_4; /* summed over all steps */
     real *total_d_u_5; /* summed over all steps */
     real *total_d_u_6; /* summed over all steps */
-    real *deferred_9_whole; /* products of one step */
+    real *deferred_10_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
@@ -2662,101 +2728,112 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_4_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_4_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_f_6_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_4_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_4_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_f_6_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_4_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1
-                 * d_a_terms_2 = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1)
-                 * d_tau_terms_2 = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau**2 * ((1 / tau + f_5) * dt + 1)**2)
-                 * d_dt_terms_2 = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / ((1 / tau + f_5) * dt + 1)**2 + a * f_5 / ((1 / tau + f_5) * dt + 1))
-                 * d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / ((1 / tau + f_5) * dt + 1)**2)
-                 * d_f_5_pre = d_f_5 * (1 - f_5) * f_5 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                    const real *d_h_5_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *h_4_row = h_4_rows + row * nH + first;
-                    const real *f_5_row = f_5_rows + row * nH + first;
-                    const real *f_6_row = f_6_rows + row * nH + first;
-                    real *d_h_5_row = d_h_5_rows + row * nH + first;
-                    real *d_a_terms_2_row = d_a_terms_2_rows + row * nH + first;
-                    real *d_tau_terms_2_row = d_tau_terms_2_rows + row * nH + first;
-                    real *d_dt_terms_2_row = d_dt_terms_2_rows + row * nH + first;
-                    real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
-                        const real d_h_5_1 = d_h_5_1_row[unit];
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real h_4 = h_4_row[unit];
-                        const real f_5 = f_5_row[unit];
-                        const real f_6 = f_6_row[unit];
-                        const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
-                        d_h_5_row[unit] = d_h_5;
-                        d_a_terms_2_row[unit] = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1);
-                        d_tau_terms_2_row[unit] = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau * tau * (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
-                        d_dt_terms_2_row[unit] = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)) + a * f_5 / ((1 / tau + f_5) * dt + 1));
-                        const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
-                        d_f_5_pre_row[unit] = d_f_5 * (1 - f_5) * f_5;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1
+                     * d_a_terms_2 = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1)
+                     * d_tau_terms_2 = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau**2 * ((1 / tau + f_5) * dt + 1)**2)
+                     * d_dt_terms_2 = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / ((1 / tau + f_5) * dt + 1)**2 + a * f_5 / ((1 / tau + f_5) * dt + 1))
+                     * d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / ((1 / tau + f_5) * dt + 1)**2)
+                     * d_f_5_pre = d_f_5 * (1 - f_5) * f_5 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                        const real *d_h_5_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *h_4_row = h_4_rows + row * nH + first;
+                        const real *f_5_row = f_5_rows + row * nH + first;
+                        const real *f_6_row = f_6_rows + row * nH + first;
+                        real *d_h_5_row = d_h_5_rows + row * nH + first;
+                        real *d_a_terms_2_row = d_a_terms_2_rows + row * nH + first;
+                        real *d_tau_terms_2_row = d_tau_terms_2_rows + row * nH + first;
+                        real *d_dt_terms_2_row = d_dt_terms_2_rows + row * nH + first;
+                        real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_h_in = d_h_in_row[unit];
+                            const real d_h_5_1 = d_h_5_1_row[unit];
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real h_4 = h_4_row[unit];
+                            const real f_5 = f_5_row[unit];
+                            const real f_6 = f_6_row[unit];
+                            const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
+                            d_h_5_row[unit] = d_h_5;
+                            d_a_terms_2_row[unit] = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1);
+                            d_tau_terms_2_row[unit] = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau * tau * (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
+                            d_dt_terms_2_row[unit] = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)) + a * f_5 / ((1 / tau + f_5) * dt + 1));
+                            const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
+                            d_f_5_pre_row[unit] = d_f_5 * (1 - f_5) * f_5;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                        const real *d_h_5_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *h_4_row = h_4_rows + row * nH + first;
+                        const real *f_5_row = f_5_rows + row * nH + first;
+                        const real *f_6_row = f_6_rows + row * nH + first;
+                        real *d_h_5_row = d_h_5_rows + row * nH + first;
+                        real *d_a_terms_2_row = d_a_terms_2_rows + row * nH + first;
+                        real *d_tau_terms_2_row = d_tau_terms_2_rows + row * nH + first;
+                        real *d_dt_terms_2_row = d_dt_terms_2_rows + row * nH + first;
+                        real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_h_in = d_h_in_row[unit];
+                            const real d_h_5_1 = d_h_5_1_row[unit];
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real h_4 = h_4_row[unit];
+                            const real f_5 = f_5_row[unit];
+                            const real f_6 = f_6_row[unit];
+                            const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
+                            d_h_5_row[unit] = d_h_5;
+                            d_a_terms_2_row[unit] = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1);
+                            d_tau_terms_2_row[unit] = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau * tau * (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
+                            d_dt_terms_2_row[unit] = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)) + a * f_5 / ((1 / tau + f_5) * dt + 1));
+                            const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
+                            d_f_5_pre_row[unit] = d_f_5 * (1 - f_5) * f_5;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                    const real *d_h_5_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *h_4_row = h_4_rows + row * nH + first;
-                    const real *f_5_row = f_5_rows + row * nH + first;
-                    const real *f_6_row = f_6_rows + row * nH + first;
-                    real *d_h_5_row = d_h_5_rows + row * nH + first;
-                    real *d_a_terms_2_row = d_a_terms_2_rows + row * nH + first;
-                    real *d_tau_terms_2_row = d_tau_terms_2_rows + row * nH + first;
-                    real *d_dt_terms_2_row = d_dt_terms_2_rows + row * nH + first;
-                    real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
-                        const real d_h_5_1 = d_h_5_1_row[unit];
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real h_4 = h_4_row[unit];
-                        const real f_5 = f_5_row[unit];
-                        const real f_6 = f_6_row[unit];
-                        const real d_h_5 = d_h_in / ((1 / tau + f_6) * dt + 1) + d_h_5_1;
-                        d_h_5_row[unit] = d_h_5;
-                        d_a_terms_2_row[unit] = d_h_5 * dt * f_5 / ((1 / tau + f_5) * dt + 1);
-                        d_tau_terms_2_row[unit] = d_h_5 * (a * dt * f_5 + h_4) * dt / (tau * tau * (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
-                        d_dt_terms_2_row[unit] = d_h_5 * ((a * dt * f_5 + h_4) * (-1 / tau - f_5) / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)) + a * f_5 / ((1 / tau + f_5) * dt + 1));
-                        const real d_f_5 = d_h_5 * (a * dt / ((1 / tau + f_5) * dt + 1) - (a * dt * f_5 + h_4) * dt / (((1 / tau + f_5) * dt + 1) * ((1 / tau + f_5) * dt + 1)));
-                        d_f_5_pre_row[unit] = d_f_5 * (1 - f_5) * f_5;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -2800,101 +2877,112 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_5_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_5_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_f_5_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_5_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_5_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_f_5_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_5_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_5_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1
-                 * d_a_terms_3 = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1)
-                 * d_tau_terms_3 = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau**2 * ((1 / tau + f_4) * dt + 1)**2)
-                 * d_dt_terms_3 = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / ((1 / tau + f_4) * dt + 1)**2 + a * f_4 / ((1 / tau + f_4) * dt + 1))
-                 * d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / ((1 / tau + f_4) * dt + 1)**2)
-                 * d_f_4_pre = d_f_4 * (1 - f_4) * f_4 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_5_row = d_h_5_rows + row * nH + first;
-                    const real *d_h_4_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *h_3_row = h_3_rows + row * nH + first;
-                    const real *f_4_row = f_4_rows + row * nH + first;
-                    const real *f_5_row = f_5_rows + row * nH + first;
-                    real *d_h_4_row = d_h_4_rows + row * nH + first;
-                    real *d_a_terms_3_row = d_a_terms_3_rows + row * nH + first;
-                    real *d_tau_terms_3_row = d_tau_terms_3_rows + row * nH + first;
-                    real *d_dt_terms_3_row = d_dt_terms_3_rows + row * nH + first;
-                    real *d_f_4_pre_row = d_f_4_pre_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_h_5 = d_h_5_row[unit];
-                        const real d_h_4_1 = d_h_4_1_row[unit];
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real h_3 = h_3_row[unit];
-                        const real f_4 = f_4_row[unit];
-                        const real f_5 = f_5_row[unit];
-                        const real d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1;
-                        d_h_4_row[unit] = d_h_4;
-                        d_a_terms_3_row[unit] = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1);
-                        d_tau_terms_3_row[unit] = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau * tau * (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
-                        d_dt_terms_3_row[unit] = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)) + a * f_4 / ((1 / tau + f_4) * dt + 1));
-                        const real d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
-                        d_f_4_pre_row[unit] = d_f_4 * (1 - f_4) * f_4;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1
+                     * d_a_terms_3 = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1)
+                     * d_tau_terms_3 = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau**2 * ((1 / tau + f_4) * dt + 1)**2)
+                     * d_dt_terms_3 = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / ((1 / tau + f_4) * dt + 1)**2 + a * f_4 / ((1 / tau + f_4) * dt + 1))
+                     * d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / ((1 / tau + f_4) * dt + 1)**2)
+                     * d_f_4_pre = d_f_4 * (1 - f_4) * f_4 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_5_row = d_h_5_rows + row * nH + first;
+                        const real *d_h_4_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *h_3_row = h_3_rows + row * nH + first;
+                        const real *f_4_row = f_4_rows + row * nH + first;
+                        const real *f_5_row = f_5_rows + row * nH + first;
+                        real *d_h_4_row = d_h_4_rows + row * nH + first;
+                        real *d_a_terms_3_row = d_a_terms_3_rows + row * nH + first;
+                        real *d_tau_terms_3_row = d_tau_terms_3_rows + row * nH + first;
+                        real *d_dt_terms_3_row = d_dt_terms_3_rows + row * nH + first;
+                        real *d_f_4_pre_row = d_f_4_pre_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_h_5 = d_h_5_row[unit];
+                            const real d_h_4_1 = d_h_4_1_row[unit];
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real h_3 = h_3_row[unit];
+                            const real f_4 = f_4_row[unit];
+                            const real f_5 = f_5_row[unit];
+                            const real d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1;
+                            d_h_4_row[unit] = d_h_4;
+                            d_a_terms_3_row[unit] = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1);
+                            d_tau_terms_3_row[unit] = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau * tau * (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
+                            d_dt_terms_3_row[unit] = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)) + a * f_4 / ((1 / tau + f_4) * dt + 1));
+                            const real d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
+                            d_f_4_pre_row[unit] = d_f_4 * (1 - f_4) * f_4;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_5_row = d_h_5_rows + row * nH + first;
+                        const real *d_h_4_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *h_3_row = h_3_rows + row * nH + first;
+                        const real *f_4_row = f_4_rows + row * nH + first;
+                        const real *f_5_row = f_5_rows + row * nH + first;
+                        real *d_h_4_row = d_h_4_rows + row * nH + first;
+                        real *d_a_terms_3_row = d_a_terms_3_rows + row * nH + first;
+                        real *d_tau_terms_3_row = d_tau_terms_3_rows + row * nH + first;
+                        real *d_dt_terms_3_row = d_dt_terms_3_rows + row * nH + first;
+                        real *d_f_4_pre_row = d_f_4_pre_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_h_5 = d_h_5_row[unit];
+                            const real d_h_4_1 = d_h_4_1_row[unit];
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real h_3 = h_3_row[unit];
+                            const real f_4 = f_4_row[unit];
+                            const real f_5 = f_5_row[unit];
+                            const real d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1;
+                            d_h_4_row[unit] = d_h_4;
+                            d_a_terms_3_row[unit] = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1);
+                            d_tau_terms_3_row[unit] = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau * tau * (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
+                            d_dt_terms_3_row[unit] = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)) + a * f_4 / ((1 / tau + f_4) * dt + 1));
+                            const real d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
+                            d_f_4_pre_row[unit] = d_f_4 * (1 - f_4) * f_4;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_5_row = d_h_5_rows + row * nH + first;
-                    const real *d_h_4_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *h_3_row = h_3_rows + row * nH + first;
-                    const real *f_4_row = f_4_rows + row * nH + first;
-                    const real *f_5_row = f_5_rows + row * nH + first;
-                    real *d_h_4_row = d_h_4_rows + row * nH + first;
-                    real *d_a_terms_3_row = d_a_terms_3_rows + row * nH + first;
-                    real *d_tau_terms_3_row = d_tau_terms_3_rows + row * nH + first;
-                    real *d_dt_terms_3_row = d_dt_terms_3_rows + row * nH + first;
-                    real *d_f_4_pre_row = d_f_4_pre_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_h_5 = d_h_5_row[unit];
-                        const real d_h_4_1 = d_h_4_1_row[unit];
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real h_3 = h_3_row[unit];
-                        const real f_4 = f_4_row[unit];
-                        const real f_5 = f_5_row[unit];
-                        const real d_h_4 = d_h_5 / ((1 / tau + f_5) * dt + 1) + d_h_4_1;
-                        d_h_4_row[unit] = d_h_4;
-                        d_a_terms_3_row[unit] = d_h_4 * dt * f_4 / ((1 / tau + f_4) * dt + 1);
-                        d_tau_terms_3_row[unit] = d_h_4 * (a * dt * f_4 + h_3) * dt / (tau * tau * (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
-                        d_dt_terms_3_row[unit] = d_h_4 * ((a * dt * f_4 + h_3) * (-1 / tau - f_4) / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)) + a * f_4 / ((1 / tau + f_4) * dt + 1));
-                        const real d_f_4 = d_h_4 * (a * dt / ((1 / tau + f_4) * dt + 1) - (a * dt * f_4 + h_3) * dt / (((1 / tau + f_4) * dt + 1) * ((1 / tau + f_4) * dt + 1)));
-                        d_f_4_pre_row[unit] = d_f_4 * (1 - f_4) * f_4;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -2938,101 +3026,112 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_6_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_6_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_f_4_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_6_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_6_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_f_4_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_6_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_6_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1
-                 * d_a_terms_4 = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1)
-                 * d_tau_terms_4 = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau**2 * ((1 / tau + f_3) * dt + 1)**2)
-                 * d_dt_terms_4 = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / ((1 / tau + f_3) * dt + 1)**2 + a * f_3 / ((1 / tau + f_3) * dt + 1))
-                 * d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / ((1 / tau + f_3) * dt + 1)**2)
-                 * d_f_3_pre = d_f_3 * (1 - f_3) * f_3 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_4_row = d_h_4_rows + row * nH + first;
-                    const real *d_h_3_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *h_2_row = h_2_rows + row * nH + first;
-                    const real *f_3_row = f_3_rows + row * nH + first;
-                    const real *f_4_row = f_4_rows + row * nH + first;
-                    real *d_h_3_row = d_h_3_rows + row * nH + first;
-                    real *d_a_terms_4_row = d_a_terms_4_rows + row * nH + first;
-                    real *d_tau_terms_4_row = d_tau_terms_4_rows + row * nH + first;
-                    real *d_dt_terms_4_row = d_dt_terms_4_rows + row * nH + first;
-                    real *d_f_3_pre_row = d_f_3_pre_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_h_4 = d_h_4_row[unit];
-                        const real d_h_3_1 = d_h_3_1_row[unit];
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real h_2 = h_2_row[unit];
-                        const real f_3 = f_3_row[unit];
-                        const real f_4 = f_4_row[unit];
-                        const real d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1;
-                        d_h_3_row[unit] = d_h_3;
-                        d_a_terms_4_row[unit] = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1);
-                        d_tau_terms_4_row[unit] = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau * tau * (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
-                        d_dt_terms_4_row[unit] = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)) + a * f_3 / ((1 / tau + f_3) * dt + 1));
-                        const real d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
-                        d_f_3_pre_row[unit] = d_f_3 * (1 - f_3) * f_3;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1
+                     * d_a_terms_4 = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1)
+                     * d_tau_terms_4 = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau**2 * ((1 / tau + f_3) * dt + 1)**2)
+                     * d_dt_terms_4 = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / ((1 / tau + f_3) * dt + 1)**2 + a * f_3 / ((1 / tau + f_3) * dt + 1))
+                     * d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / ((1 / tau + f_3) * dt + 1)**2)
+                     * d_f_3_pre = d_f_3 * (1 - f_3) * f_3 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_4_row = d_h_4_rows + row * nH + first;
+                        const real *d_h_3_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *h_2_row = h_2_rows + row * nH + first;
+                        const real *f_3_row = f_3_rows + row * nH + first;
+                        const real *f_4_row = f_4_rows + row * nH + first;
+                        real *d_h_3_row = d_h_3_rows + row * nH + first;
+                        real *d_a_terms_4_row = d_a_terms_4_rows + row * nH + first;
+                        real *d_tau_terms_4_row = d_tau_terms_4_rows + row * nH + first;
+                        real *d_dt_terms_4_row = d_dt_terms_4_rows + row * nH + first;
+                        real *d_f_3_pre_row = d_f_3_pre_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_h_4 = d_h_4_row[unit];
+                            const real d_h_3_1 = d_h_3_1_row[unit];
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real h_2 = h_2_row[unit];
+                            const real f_3 = f_3_row[unit];
+                            const real f_4 = f_4_row[unit];
+                            const real d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1;
+                            d_h_3_row[unit] = d_h_3;
+                            d_a_terms_4_row[unit] = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1);
+                            d_tau_terms_4_row[unit] = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau * tau * (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
+                            d_dt_terms_4_row[unit] = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)) + a * f_3 / ((1 / tau + f_3) * dt + 1));
+                            const real d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
+                            d_f_3_pre_row[unit] = d_f_3 * (1 - f_3) * f_3;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_4_row = d_h_4_rows + row * nH + first;
+                        const real *d_h_3_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *h_2_row = h_2_rows + row * nH + first;
+                        const real *f_3_row = f_3_rows + row * nH + first;
+                        const real *f_4_row = f_4_rows + row * nH + first;
+                        real *d_h_3_row = d_h_3_rows + row * nH + first;
+                        real *d_a_terms_4_row = d_a_terms_4_rows + row * nH + first;
+                        real *d_tau_terms_4_row = d_tau_terms_4_rows + row * nH + first;
+                        real *d_dt_terms_4_row = d_dt_terms_4_rows + row * nH + first;
+                        real *d_f_3_pre_row = d_f_3_pre_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_h_4 = d_h_4_row[unit];
+                            const real d_h_3_1 = d_h_3_1_row[unit];
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real h_2 = h_2_row[unit];
+                            const real f_3 = f_3_row[unit];
+                            const real f_4 = f_4_row[unit];
+                            const real d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1;
+                            d_h_3_row[unit] = d_h_3;
+                            d_a_terms_4_row[unit] = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1);
+                            d_tau_terms_4_row[unit] = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau * tau * (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
+                            d_dt_terms_4_row[unit] = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)) + a * f_3 / ((1 / tau + f_3) * dt + 1));
+                            const real d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
+                            d_f_3_pre_row[unit] = d_f_3 * (1 - f_3) * f_3;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_4_row = d_h_4_rows + row * nH + first;
-                    const real *d_h_3_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *h_2_row = h_2_rows + row * nH + first;
-                    const real *f_3_row = f_3_rows + row * nH + first;
-                    const real *f_4_row = f_4_rows + row * nH + first;
-                    real *d_h_3_row = d_h_3_rows + row * nH + first;
-                    real *d_a_terms_4_row = d_a_terms_4_rows + row * nH + first;
-                    real *d_tau_terms_4_row = d_tau_terms_4_rows + row * nH + first;
-                    real *d_dt_terms_4_row = d_dt_terms_4_rows + row * nH + first;
-                    real *d_f_3_pre_row = d_f_3_pre_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_h_4 = d_h_4_row[unit];
-                        const real d_h_3_1 = d_h_3_1_row[unit];
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real h_2 = h_2_row[unit];
-                        const real f_3 = f_3_row[unit];
-                        const real f_4 = f_4_row[unit];
-                        const real d_h_3 = d_h_4 / ((1 / tau + f_4) * dt + 1) + d_h_3_1;
-                        d_h_3_row[unit] = d_h_3;
-                        d_a_terms_4_row[unit] = d_h_3 * dt * f_3 / ((1 / tau + f_3) * dt + 1);
-                        d_tau_terms_4_row[unit] = d_h_3 * (a * dt * f_3 + h_2) * dt / (tau * tau * (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
-                        d_dt_terms_4_row[unit] = d_h_3 * ((a * dt * f_3 + h_2) * (-1 / tau - f_3) / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)) + a * f_3 / ((1 / tau + f_3) * dt + 1));
-                        const real d_f_3 = d_h_3 * (a * dt / ((1 / tau + f_3) * dt + 1) - (a * dt * f_3 + h_2) * dt / (((1 / tau + f_3) * dt + 1) * ((1 / tau + f_3) * dt + 1)));
-                        d_f_3_pre_row[unit] = d_f_3 * (1 - f_3) * f_3;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -3076,101 +3175,112 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_7_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_7_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_f_3_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_7_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_7_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_f_3_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_7_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_7_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1
-                 * d_a_terms_5 = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1)
-                 * d_tau_terms_5 = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau**2 * ((1 / tau + f_2) * dt + 1)**2)
-                 * d_dt_terms_5 = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / ((1 / tau + f_2) * dt + 1)**2 + a * f_2 / ((1 / tau + f_2) * dt + 1))
-                 * d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / ((1 / tau + f_2) * dt + 1)**2)
-                 * d_f_2_pre = d_f_2 * (1 - f_2) * f_2 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_3_row = d_h_3_rows + row * nH + first;
-                    const real *d_h_2_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *h_1_row = h_1_rows + row * nH + first;
-                    const real *f_2_row = f_2_rows + row * nH + first;
-                    const real *f_3_row = f_3_rows + row * nH + first;
-                    real *d_h_2_row = d_h_2_rows + row * nH + first;
-                    real *d_a_terms_5_row = d_a_terms_5_rows + row * nH + first;
-                    real *d_tau_terms_5_row = d_tau_terms_5_rows + row * nH + first;
-                    real *d_dt_terms_5_row = d_dt_terms_5_rows + row * nH + first;
-                    real *d_f_2_pre_row = d_f_2_pre_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_h_3 = d_h_3_row[unit];
-                        const real d_h_2_1 = d_h_2_1_row[unit];
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real h_1 = h_1_row[unit];
-                        const real f_2 = f_2_row[unit];
-                        const real f_3 = f_3_row[unit];
-                        const real d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1;
-                        d_h_2_row[unit] = d_h_2;
-                        d_a_terms_5_row[unit] = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1);
-                        d_tau_terms_5_row[unit] = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau * tau * (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
-                        d_dt_terms_5_row[unit] = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)) + a * f_2 / ((1 / tau + f_2) * dt + 1));
-                        const real d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
-                        d_f_2_pre_row[unit] = d_f_2 * (1 - f_2) * f_2;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1
+                     * d_a_terms_5 = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1)
+                     * d_tau_terms_5 = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau**2 * ((1 / tau + f_2) * dt + 1)**2)
+                     * d_dt_terms_5 = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / ((1 / tau + f_2) * dt + 1)**2 + a * f_2 / ((1 / tau + f_2) * dt + 1))
+                     * d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / ((1 / tau + f_2) * dt + 1)**2)
+                     * d_f_2_pre = d_f_2 * (1 - f_2) * f_2 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_3_row = d_h_3_rows + row * nH + first;
+                        const real *d_h_2_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *h_1_row = h_1_rows + row * nH + first;
+                        const real *f_2_row = f_2_rows + row * nH + first;
+                        const real *f_3_row = f_3_rows + row * nH + first;
+                        real *d_h_2_row = d_h_2_rows + row * nH + first;
+                        real *d_a_terms_5_row = d_a_terms_5_rows + row * nH + first;
+                        real *d_tau_terms_5_row = d_tau_terms_5_rows + row * nH + first;
+                        real *d_dt_terms_5_row = d_dt_terms_5_rows + row * nH + first;
+                        real *d_f_2_pre_row = d_f_2_pre_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_h_3 = d_h_3_row[unit];
+                            const real d_h_2_1 = d_h_2_1_row[unit];
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real h_1 = h_1_row[unit];
+                            const real f_2 = f_2_row[unit];
+                            const real f_3 = f_3_row[unit];
+                            const real d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1;
+                            d_h_2_row[unit] = d_h_2;
+                            d_a_terms_5_row[unit] = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1);
+                            d_tau_terms_5_row[unit] = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau * tau * (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
+                            d_dt_terms_5_row[unit] = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)) + a * f_2 / ((1 / tau + f_2) * dt + 1));
+                            const real d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
+                            d_f_2_pre_row[unit] = d_f_2 * (1 - f_2) * f_2;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_3_row = d_h_3_rows + row * nH + first;
+                        const real *d_h_2_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *h_1_row = h_1_rows + row * nH + first;
+                        const real *f_2_row = f_2_rows + row * nH + first;
+                        const real *f_3_row = f_3_rows + row * nH + first;
+                        real *d_h_2_row = d_h_2_rows + row * nH + first;
+                        real *d_a_terms_5_row = d_a_terms_5_rows + row * nH + first;
+                        real *d_tau_terms_5_row = d_tau_terms_5_rows + row * nH + first;
+                        real *d_dt_terms_5_row = d_dt_terms_5_rows + row * nH + first;
+                        real *d_f_2_pre_row = d_f_2_pre_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_h_3 = d_h_3_row[unit];
+                            const real d_h_2_1 = d_h_2_1_row[unit];
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real h_1 = h_1_row[unit];
+                            const real f_2 = f_2_row[unit];
+                            const real f_3 = f_3_row[unit];
+                            const real d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1;
+                            d_h_2_row[unit] = d_h_2;
+                            d_a_terms_5_row[unit] = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1);
+                            d_tau_terms_5_row[unit] = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau * tau * (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
+                            d_dt_terms_5_row[unit] = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)) + a * f_2 / ((1 / tau + f_2) * dt + 1));
+                            const real d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
+                            d_f_2_pre_row[unit] = d_f_2 * (1 - f_2) * f_2;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_3_row = d_h_3_rows + row * nH + first;
-                    const real *d_h_2_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *h_1_row = h_1_rows + row * nH + first;
-                    const real *f_2_row = f_2_rows + row * nH + first;
-                    const real *f_3_row = f_3_rows + row * nH + first;
-                    real *d_h_2_row = d_h_2_rows + row * nH + first;
-                    real *d_a_terms_5_row = d_a_terms_5_rows + row * nH + first;
-                    real *d_tau_terms_5_row = d_tau_terms_5_rows + row * nH + first;
-                    real *d_dt_terms_5_row = d_dt_terms_5_rows + row * nH + first;
-                    real *d_f_2_pre_row = d_f_2_pre_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_h_3 = d_h_3_row[unit];
-                        const real d_h_2_1 = d_h_2_1_row[unit];
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real h_1 = h_1_row[unit];
-                        const real f_2 = f_2_row[unit];
-                        const real f_3 = f_3_row[unit];
-                        const real d_h_2 = d_h_3 / ((1 / tau + f_3) * dt + 1) + d_h_2_1;
-                        d_h_2_row[unit] = d_h_2;
-                        d_a_terms_5_row[unit] = d_h_2 * dt * f_2 / ((1 / tau + f_2) * dt + 1);
-                        d_tau_terms_5_row[unit] = d_h_2 * (a * dt * f_2 + h_1) * dt / (tau * tau * (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
-                        d_dt_terms_5_row[unit] = d_h_2 * ((a * dt * f_2 + h_1) * (-1 / tau - f_2) / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)) + a * f_2 / ((1 / tau + f_2) * dt + 1));
-                        const real d_f_2 = d_h_2 * (a * dt / ((1 / tau + f_2) * dt + 1) - (a * dt * f_2 + h_1) * dt / (((1 / tau + f_2) * dt + 1) * ((1 / tau + f_2) * dt + 1)));
-                        d_f_2_pre_row[unit] = d_f_2 * (1 - f_2) * f_2;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -3231,170 +3341,181 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_8_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_8_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_f_2_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_8_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_8_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_f_2_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_8_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_8_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1
-                 * d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1)
-                 * d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau**2 * ((1 / tau + f_1) * dt + 1)**2)
-                 * d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / ((1 / tau + f_1) * dt + 1)**2 + a * f_1 / ((1 / tau + f_1) * dt + 1))
-                 * d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / ((1 / tau + f_1) * dt + 1)**2)
-                 * d_f_1_pre = d_f_1 * (1 - f_1) * f_1
-                 * d_dt_terms_7 = d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6
-                 * d_tau_terms_7 = d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6
-                 * d_a_terms_7 = d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_a_terms_row = d_a_terms_rows + row * nH + first;
-                    const real *d_tau_terms_row = d_tau_terms_rows + row * nH + first;
-                    const real *d_dt_terms_row = d_dt_terms_rows + row * nH + first;
-                    const real *d_a_terms_2_row = d_a_terms_2_rows + row * nH + first;
-                    const real *d_tau_terms_2_row = d_tau_terms_2_rows + row * nH + first;
-                    const real *d_dt_terms_2_row = d_dt_terms_2_rows + row * nH + first;
-                    const real *d_a_terms_3_row = d_a_terms_3_rows + row * nH + first;
-                    const real *d_tau_terms_3_row = d_tau_terms_3_rows + row * nH + first;
-                    const real *d_dt_terms_3_row = d_dt_terms_3_rows + row * nH + first;
-                    const real *d_a_terms_4_row = d_a_terms_4_rows + row * nH + first;
-                    const real *d_tau_terms_4_row = d_tau_terms_4_rows + row * nH + first;
-                    const real *d_dt_terms_4_row = d_dt_terms_4_rows + row * nH + first;
-                    const real *d_h_2_row = d_h_2_rows + row * nH + first;
-                    const real *d_a_terms_5_row = d_a_terms_5_rows + row * nH + first;
-                    const real *d_tau_terms_5_row = d_tau_terms_5_rows + row * nH + first;
-                    const real *d_dt_terms_5_row = d_dt_terms_5_rows + row * nH + first;
-                    const real *d_h_1_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *f_1_row = f_1_rows + row * nH + first;
-                    const real *f_2_row = f_2_rows + row * nH + first;
-                    real *d_h_1_row = d_h_1_rows + row * nH + first;
-                    real *d_f_1_pre_row = d_f_1_pre_rows + row * nH + first;
-                    real *d_dt_terms_7_row = d_dt_terms_7_rows + row * nH + first;
-                    real *d_tau_terms_7_row = d_tau_terms_7_rows + row * nH + first;
-                    real *d_a_terms_7_row = d_a_terms_7_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_a_terms = d_a_terms_row[unit];
-                        const real d_tau_terms = d_tau_terms_row[unit];
-                        const real d_dt_terms = d_dt_terms_row[unit];
-                        const real d_a_terms_2 = d_a_terms_2_row[unit];
-                        const real d_tau_terms_2 = d_tau_terms_2_row[unit];
-                        const real d_dt_terms_2 = d_dt_terms_2_row[unit];
-                        const real d_a_terms_3 = d_a_terms_3_row[unit];
-                        const real d_tau_terms_3 = d_tau_terms_3_row[unit];
-                        const real d_dt_terms_3 = d_dt_terms_3_row[unit];
-                        const real d_a_terms_4 = d_a_terms_4_row[unit];
-                        const real d_tau_terms_4 = d_tau_terms_4_row[unit];
-                        const real d_dt_terms_4 = d_dt_terms_4_row[unit];
-                        const real d_h_2 = d_h_2_row[unit];
-                        const real d_a_terms_5 = d_a_terms_5_row[unit];
-                        const real d_tau_terms_5 = d_tau_terms_5_row[unit];
-                        const real d_dt_terms_5 = d_dt_terms_5_row[unit];
-                        const real d_h_1_1 = d_h_1_1_row[unit];
-                        const real h_prev = h_prev_row[unit];
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real f_1 = f_1_row[unit];
-                        const real f_2 = f_2_row[unit];
-                        const real d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1;
-                        d_h_1_row[unit] = d_h_1;
-                        const real d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1);
-                        const real d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau * tau * (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
-                        const real d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)) + a * f_1 / ((1 / tau + f_1) * dt + 1));
-                        const real d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
-                        d_f_1_pre_row[unit] = d_f_1 * (1 - f_1) * f_1;
-                        d_dt_terms_7_row[unit] = d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6;
-                        d_tau_terms_7_row[unit] = d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6;
-                        d_a_terms_7_row[unit] = d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1
+                     * d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1)
+                     * d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau**2 * ((1 / tau + f_1) * dt + 1)**2)
+                     * d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / ((1 / tau + f_1) * dt + 1)**2 + a * f_1 / ((1 / tau + f_1) * dt + 1))
+                     * d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / ((1 / tau + f_1) * dt + 1)**2)
+                     * d_f_1_pre = d_f_1 * (1 - f_1) * f_1
+                     * d_dt_terms_7 = d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6
+                     * d_tau_terms_7 = d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6
+                     * d_a_terms_7 = d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_a_terms_row = d_a_terms_rows + row * nH + first;
+                        const real *d_tau_terms_row = d_tau_terms_rows + row * nH + first;
+                        const real *d_dt_terms_row = d_dt_terms_rows + row * nH + first;
+                        const real *d_a_terms_2_row = d_a_terms_2_rows + row * nH + first;
+                        const real *d_tau_terms_2_row = d_tau_terms_2_rows + row * nH + first;
+                        const real *d_dt_terms_2_row = d_dt_terms_2_rows + row * nH + first;
+                        const real *d_a_terms_3_row = d_a_terms_3_rows + row * nH + first;
+                        const real *d_tau_terms_3_row = d_tau_terms_3_rows + row * nH + first;
+                        const real *d_dt_terms_3_row = d_dt_terms_3_rows + row * nH + first;
+                        const real *d_a_terms_4_row = d_a_terms_4_rows + row * nH + first;
+                        const real *d_tau_terms_4_row = d_tau_terms_4_rows + row * nH + first;
+                        const real *d_dt_terms_4_row = d_dt_terms_4_rows + row * nH + first;
+                        const real *d_h_2_row = d_h_2_rows + row * nH + first;
+                        const real *d_a_terms_5_row = d_a_terms_5_rows + row * nH + first;
+                        const real *d_tau_terms_5_row = d_tau_terms_5_rows + row * nH + first;
+                        const real *d_dt_terms_5_row = d_dt_terms_5_rows + row * nH + first;
+                        const real *d_h_1_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *f_1_row = f_1_rows + row * nH + first;
+                        const real *f_2_row = f_2_rows + row * nH + first;
+                        real *d_h_1_row = d_h_1_rows + row * nH + first;
+                        real *d_f_1_pre_row = d_f_1_pre_rows + row * nH + first;
+                        real *d_dt_terms_7_row = d_dt_terms_7_rows + row * nH + first;
+                        real *d_tau_terms_7_row = d_tau_terms_7_rows + row * nH + first;
+                        real *d_a_terms_7_row = d_a_terms_7_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_a_terms = d_a_terms_row[unit];
+                            const real d_tau_terms = d_tau_terms_row[unit];
+                            const real d_dt_terms = d_dt_terms_row[unit];
+                            const real d_a_terms_2 = d_a_terms_2_row[unit];
+                            const real d_tau_terms_2 = d_tau_terms_2_row[unit];
+                            const real d_dt_terms_2 = d_dt_terms_2_row[unit];
+                            const real d_a_terms_3 = d_a_terms_3_row[unit];
+                            const real d_tau_terms_3 = d_tau_terms_3_row[unit];
+                            const real d_dt_terms_3 = d_dt_terms_3_row[unit];
+                            const real d_a_terms_4 = d_a_terms_4_row[unit];
+                            const real d_tau_terms_4 = d_tau_terms_4_row[unit];
+                            const real d_dt_terms_4 = d_dt_terms_4_row[unit];
+                            const real d_h_2 = d_h_2_row[unit];
+                            const real d_a_terms_5 = d_a_terms_5_row[unit];
+                            const real d_tau_terms_5 = d_tau_terms_5_row[unit];
+                            const real d_dt_terms_5 = d_dt_terms_5_row[unit];
+                            const real d_h_1_1 = d_h_1_1_row[unit];
+                            const real h_prev = h_prev_row[unit];
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real f_1 = f_1_row[unit];
+                            const real f_2 = f_2_row[unit];
+                            const real d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1;
+                            d_h_1_row[unit] = d_h_1;
+                            const real d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1);
+                            const real d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau * tau * (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
+                            const real d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)) + a * f_1 / ((1 / tau + f_1) * dt + 1));
+                            const real d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
+                            d_f_1_pre_row[unit] = d_f_1 * (1 - f_1) * f_1;
+                            d_dt_terms_7_row[unit] = d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6;
+                            d_tau_terms_7_row[unit] = d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6;
+                            d_a_terms_7_row[unit] = d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_a_terms_row = d_a_terms_rows + row * nH + first;
+                        const real *d_tau_terms_row = d_tau_terms_rows + row * nH + first;
+                        const real *d_dt_terms_row = d_dt_terms_rows + row * nH + first;
+                        const real *d_a_terms_2_row = d_a_terms_2_rows + row * nH + first;
+                        const real *d_tau_terms_2_row = d_tau_terms_2_rows + row * nH + first;
+                        const real *d_dt_terms_2_row = d_dt_terms_2_rows + row * nH + first;
+                        const real *d_a_terms_3_row = d_a_terms_3_rows + row * nH + first;
+                        const real *d_tau_terms_3_row = d_tau_terms_3_rows + row * nH + first;
+                        const real *d_dt_terms_3_row = d_dt_terms_3_rows + row * nH + first;
+                        const real *d_a_terms_4_row = d_a_terms_4_rows + row * nH + first;
+                        const real *d_tau_terms_4_row = d_tau_terms_4_rows + row * nH + first;
+                        const real *d_dt_terms_4_row = d_dt_terms_4_rows + row * nH + first;
+                        const real *d_h_2_row = d_h_2_rows + row * nH + first;
+                        const real *d_a_terms_5_row = d_a_terms_5_rows + row * nH + first;
+                        const real *d_tau_terms_5_row = d_tau_terms_5_rows + row * nH + first;
+                        const real *d_dt_terms_5_row = d_dt_terms_5_rows + row * nH + first;
+                        const real *d_h_1_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                        const real *a_row = a_rows + first;
+                        const real *tau_row = tau_rows + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *f_1_row = f_1_rows + row * nH + first;
+                        const real *f_2_row = f_2_rows + row * nH + first;
+                        real *d_h_1_row = d_h_1_rows + row * nH + first;
+                        real *d_f_1_pre_row = d_f_1_pre_rows + row * nH + first;
+                        real *d_dt_terms_7_row = d_dt_terms_7_rows + row * nH + first;
+                        real *d_tau_terms_7_row = d_tau_terms_7_rows + row * nH + first;
+                        real *d_a_terms_7_row = d_a_terms_7_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_a_terms = d_a_terms_row[unit];
+                            const real d_tau_terms = d_tau_terms_row[unit];
+                            const real d_dt_terms = d_dt_terms_row[unit];
+                            const real d_a_terms_2 = d_a_terms_2_row[unit];
+                            const real d_tau_terms_2 = d_tau_terms_2_row[unit];
+                            const real d_dt_terms_2 = d_dt_terms_2_row[unit];
+                            const real d_a_terms_3 = d_a_terms_3_row[unit];
+                            const real d_tau_terms_3 = d_tau_terms_3_row[unit];
+                            const real d_dt_terms_3 = d_dt_terms_3_row[unit];
+                            const real d_a_terms_4 = d_a_terms_4_row[unit];
+                            const real d_tau_terms_4 = d_tau_terms_4_row[unit];
+                            const real d_dt_terms_4 = d_dt_terms_4_row[unit];
+                            const real d_h_2 = d_h_2_row[unit];
+                            const real d_a_terms_5 = d_a_terms_5_row[unit];
+                            const real d_tau_terms_5 = d_tau_terms_5_row[unit];
+                            const real d_dt_terms_5 = d_dt_terms_5_row[unit];
+                            const real d_h_1_1 = d_h_1_1_row[unit];
+                            const real h_prev = h_prev_row[unit];
+                            const real a = a_row[unit];
+                            const real tau = tau_row[unit];
+                            const real f_1 = f_1_row[unit];
+                            const real f_2 = f_2_row[unit];
+                            const real d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1;
+                            d_h_1_row[unit] = d_h_1;
+                            const real d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1);
+                            const real d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau * tau * (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
+                            const real d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)) + a * f_1 / ((1 / tau + f_1) * dt + 1));
+                            const real d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
+                            d_f_1_pre_row[unit] = d_f_1 * (1 - f_1) * f_1;
+                            d_dt_terms_7_row[unit] = d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6;
+                            d_tau_terms_7_row[unit] = d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6;
+                            d_a_terms_7_row[unit] = d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_a_terms_row = d_a_terms_rows + row * nH + first;
-                    const real *d_tau_terms_row = d_tau_terms_rows + row * nH + first;
-                    const real *d_dt_terms_row = d_dt_terms_rows + row * nH + first;
-                    const real *d_a_terms_2_row = d_a_terms_2_rows + row * nH + first;
-                    const real *d_tau_terms_2_row = d_tau_terms_2_rows + row * nH + first;
-                    const real *d_dt_terms_2_row = d_dt_terms_2_rows + row * nH + first;
-                    const real *d_a_terms_3_row = d_a_terms_3_rows + row * nH + first;
-                    const real *d_tau_terms_3_row = d_tau_terms_3_rows + row * nH + first;
-                    const real *d_dt_terms_3_row = d_dt_terms_3_rows + row * nH + first;
-                    const real *d_a_terms_4_row = d_a_terms_4_rows + row * nH + first;
-                    const real *d_tau_terms_4_row = d_tau_terms_4_rows + row * nH + first;
-                    const real *d_dt_terms_4_row = d_dt_terms_4_rows + row * nH + first;
-                    const real *d_h_2_row = d_h_2_rows + row * nH + first;
-                    const real *d_a_terms_5_row = d_a_terms_5_rows + row * nH + first;
-                    const real *d_tau_terms_5_row = d_tau_terms_5_rows + row * nH + first;
-                    const real *d_dt_terms_5_row = d_dt_terms_5_rows + row * nH + first;
-                    const real *d_h_1_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                    const real *a_row = a_rows + first;
-                    const real *tau_row = tau_rows + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *f_1_row = f_1_rows + row * nH + first;
-                    const real *f_2_row = f_2_rows + row * nH + first;
-                    real *d_h_1_row = d_h_1_rows + row * nH + first;
-                    real *d_f_1_pre_row = d_f_1_pre_rows + row * nH + first;
-                    real *d_dt_terms_7_row = d_dt_terms_7_rows + row * nH + first;
-                    real *d_tau_terms_7_row = d_tau_terms_7_rows + row * nH + first;
-                    real *d_a_terms_7_row = d_a_terms_7_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_a_terms = d_a_terms_row[unit];
-                        const real d_tau_terms = d_tau_terms_row[unit];
-                        const real d_dt_terms = d_dt_terms_row[unit];
-                        const real d_a_terms_2 = d_a_terms_2_row[unit];
-                        const real d_tau_terms_2 = d_tau_terms_2_row[unit];
-                        const real d_dt_terms_2 = d_dt_terms_2_row[unit];
-                        const real d_a_terms_3 = d_a_terms_3_row[unit];
-                        const real d_tau_terms_3 = d_tau_terms_3_row[unit];
-                        const real d_dt_terms_3 = d_dt_terms_3_row[unit];
-                        const real d_a_terms_4 = d_a_terms_4_row[unit];
-                        const real d_tau_terms_4 = d_tau_terms_4_row[unit];
-                        const real d_dt_terms_4 = d_dt_terms_4_row[unit];
-                        const real d_h_2 = d_h_2_row[unit];
-                        const real d_a_terms_5 = d_a_terms_5_row[unit];
-                        const real d_tau_terms_5 = d_tau_terms_5_row[unit];
-                        const real d_dt_terms_5 = d_dt_terms_5_row[unit];
-                        const real d_h_1_1 = d_h_1_1_row[unit];
-                        const real h_prev = h_prev_row[unit];
-                        const real a = a_row[unit];
-                        const real tau = tau_row[unit];
-                        const real f_1 = f_1_row[unit];
-                        const real f_2 = f_2_row[unit];
-                        const real d_h_1 = d_h_2 / ((1 / tau + f_2) * dt + 1) + d_h_1_1;
-                        d_h_1_row[unit] = d_h_1;
-                        const real d_a_terms_6 = d_h_1 * dt * f_1 / ((1 / tau + f_1) * dt + 1);
-                        const real d_tau_terms_6 = d_h_1 * (h_prev + a * dt * f_1) * dt / (tau * tau * (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
-                        const real d_dt_terms_6 = d_h_1 * ((h_prev + a * dt * f_1) * (-1 / tau - f_1) / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)) + a * f_1 / ((1 / tau + f_1) * dt + 1));
-                        const real d_f_1 = d_h_1 * (a * dt / ((1 / tau + f_1) * dt + 1) - (h_prev + a * dt * f_1) * dt / (((1 / tau + f_1) * dt + 1) * ((1 / tau + f_1) * dt + 1)));
-                        d_f_1_pre_row[unit] = d_f_1 * (1 - f_1) * f_1;
-                        d_dt_terms_7_row[unit] = d_dt_terms + d_dt_terms_2 + d_dt_terms_3 + d_dt_terms_4 + d_dt_terms_5 + d_dt_terms_6;
-                        d_tau_terms_7_row[unit] = d_tau_terms + d_tau_terms_2 + d_tau_terms_3 + d_tau_terms_4 + d_tau_terms_5 + d_tau_terms_6;
-                        d_a_terms_7_row[unit] = d_a_terms + d_a_terms_2 + d_a_terms_3 + d_a_terms_4 + d_a_terms_5 + d_a_terms_6;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -3431,64 +3552,75 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_9_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_9_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_f_1_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_9_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_9_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_f_1_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_9_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_9_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_prev = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_1_row = d_h_1_rows + row * nH + first;
-                    const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *tau_row = tau_rows + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *f_1_row = f_1_rows + row * nH + first;
-                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_h_1 = d_h_1_row[unit];
-                        const real d_h_prev_1 = d_h_prev_1_row[unit];
-                        const real tau = tau_row[unit];
-                        const real f_1 = f_1_row[unit];
-                        d_h_prev_row[unit] = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_prev = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_1_row = d_h_1_rows + row * nH + first;
+                        const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *tau_row = tau_rows + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *f_1_row = f_1_rows + row * nH + first;
+                        real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_h_1 = d_h_1_row[unit];
+                            const real d_h_prev_1 = d_h_prev_1_row[unit];
+                            const real tau = tau_row[unit];
+                            const real f_1 = f_1_row[unit];
+                            d_h_prev_row[unit] = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_1_row = d_h_1_rows + row * nH + first;
+                        const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *tau_row = tau_rows + first;
+                        const real dt = *(dt_rows + row * 1);
+                        const real *f_1_row = f_1_rows + row * nH + first;
+                        real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_h_1 = d_h_1_row[unit];
+                            const real d_h_prev_1 = d_h_prev_1_row[unit];
+                            const real tau = tau_row[unit];
+                            const real f_1 = f_1_row[unit];
+                            d_h_prev_row[unit] = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_1_row = d_h_1_rows + row * nH + first;
-                    const real *d_h_prev_1_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *tau_row = tau_rows + first;
-                    const real dt = *(dt_rows + row * 1);
-                    const real *f_1_row = f_1_rows + row * nH + first;
-                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_h_1 = d_h_1_row[unit];
-                        const real d_h_prev_1 = d_h_prev_1_row[unit];
-                        const real tau = tau_row[unit];
-                        const real f_1 = f_1_row[unit];
-                        d_h_prev_row[unit] = d_h_1 / ((1 / tau + f_1) * dt + 1) + d_h_prev_1;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -3509,26 +3641,14 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_1)(
     const real *d_f_2_pre_rows = memory->d_f_2_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_f_1_pre_rows = memory->d_f_1_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_dt_terms_7_rows = memory->d_dt_terms_7_time + step % memory->chunk_steps * nB * nH;
-    const real *d_tau_terms_7_rows = memory->d_tau_terms_7_time + step % memory->chunk_steps * nB * nH;
-    const real *d_a_terms_7_rows = memory->d_a_terms_7_time + step % memory->chunk_steps * nB * nH;
     real *d_drive_rows = memory->deferred_d_drive;
     real *d_dt_rows = memory->deferred_d_dt;
-    real *d_tau_rows = memory->args->d_tau;
-    real *d_a_rows = memory->args->d_a;
-    real *d_b_rows = memory->args->d_b;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_drive = d_f_6_pre + d_f_5_pre + d_f_4_pre + d_f_3_pre + d_f_2_pre + d_f_1_pre
-     * d_dt = sum(d_dt_terms_7 -> (B, 1))
-     * d_tau = sum(d_tau_terms_7 -> (H,))
-     * d_a = sum(d_a_terms_7 -> (H,))
-     * d_b = sum(d_drive -> (H,)) */
-    real *d_tau_row = d_tau_rows + first;
-    real *d_a_row = d_a_rows + first;
-    real *d_b_row = d_b_rows + first;
-    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
-        const int64_t row = row_begin + row_end - 1 - turn;
+     * d_dt = sum(d_dt_terms_7 -> (B, 1)) */
+    for (int64_t row = row_begin; row < row_end; ++row) {
         const real *d_f_6_pre_row = d_f_6_pre_rows + row * nH + first;
         const real *d_f_5_pre_row = d_f_5_pre_rows + row * nH + first;
         const real *d_f_4_pre_row = d_f_4_pre_rows + row * nH + first;
@@ -3536,11 +3656,9 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_1)(
         const real *d_f_2_pre_row = d_f_2_pre_rows + row * nH + first;
         const real *d_f_1_pre_row = d_f_1_pre_rows + row * nH + first;
         const real *d_dt_terms_7_row = d_dt_terms_7_rows + row * nH + first;
-        const real *d_tau_terms_7_row = d_tau_terms_7_rows + row * nH + first;
-        const real *d_a_terms_7_row = d_a_terms_7_rows + row * nH + first;
         real *d_drive_row = d_drive_rows + row * nH + first;
         real d_dt = 0;
-        CELLGEN_VECTORIZE
+        CELLGEN_SUMS(d_dt)
         for (int64_t unit = 0; unit < units; ++unit) {
             const real d_f_6_pre = d_f_6_pre_row[unit];
             const real d_f_5_pre = d_f_5_pre_row[unit];
@@ -3549,20 +3667,55 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_1)(
             const real d_f_2_pre = d_f_2_pre_row[unit];
             const real d_f_1_pre = d_f_1_pre_row[unit];
             const real d_dt_terms_7 = d_dt_terms_7_row[unit];
-            const real d_tau_terms_7 = d_tau_terms_7_row[unit];
-            const real d_a_terms_7 = d_a_terms_7_row[unit];
-            const real d_drive = d_f_6_pre + d_f_5_pre + d_f_4_pre + d_f_3_pre + d_f_2_pre + d_f_1_pre;
-            d_drive_row[unit] = d_drive;
+            d_drive_row[unit] = d_f_6_pre + d_f_5_pre + d_f_4_pre + d_f_3_pre + d_f_2_pre + d_f_1_pre;
             d_dt += d_dt_terms_7;
-            d_tau_row[unit] += d_tau_terms_7;
-            d_a_row[unit] += d_a_terms_7;
-            d_b_row[unit] += d_drive;
         }
         *(d_dt_rows + row * 1) = d_dt;
     }
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_deferred_2)(
+    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
+    int64_t part, int64_t parts)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    const real *d_drive_rows = memory->deferred_d_drive;
+    const real *d_tau_terms_7_rows = memory->d_tau_terms_7_time + step % memory->chunk_steps * nB * nH;
+    const real *d_a_terms_7_rows = memory->d_a_terms_7_time + step % memory->chunk_steps * nB * nH;
+    real *d_tau_rows = memory->args->d_tau;
+    real *d_a_rows = memory->args->d_a;
+    real *d_b_rows = memory->args->d_b;
+
+    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
+    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
+    /* d_tau = sum(d_tau_terms_7 -> (H,))
+     * d_a = sum(d_a_terms_7 -> (H,))
+     * d_b = sum(d_drive -> (H,)) */
+    real *d_tau_row = d_tau_rows + first;
+    real *d_a_row = d_a_rows + first;
+    real *d_b_row = d_b_rows + first;
+    for (int64_t turn = row_begin; turn < row_end; ++turn) { /* from the last row */
+        const int64_t row = row_begin + row_end - 1 - turn;
+        const real *d_drive_row = d_drive_rows + row * nH + first;
+        const real *d_tau_terms_7_row = d_tau_terms_7_rows + row * nH + first;
+        const real *d_a_terms_7_row = d_a_terms_7_rows + row * nH + first;
+        CELLGEN_VECTORIZE
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const real d_drive = d_drive_row[unit];
+            const real d_tau_terms_7 = d_tau_terms_7_row[unit];
+            const real d_a_terms_7 = d_a_terms_7_row[unit];
+            d_tau_row[unit] += d_tau_terms_7;
+            d_a_row[unit] += d_a_terms_7;
+            d_b_row[unit] += d_drive;
+        }
+    }
+}
+
+static void CELLGEN_NAME(ltc_sequence_backward_deferred_3)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3581,7 +3734,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_5_rows + first, nH, d_f_6_pre_rows, nH, d_u_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_3)(
+static void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3600,7 +3753,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_4_rows + first, nH, d_f_5_pre_rows, nH, d_u_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
+static void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3619,7 +3772,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_3_rows + first, nH, d_f_4_pre_rows, nH, d_u_3_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
+static void CELLGEN_NAME(ltc_sequence_backward_deferred_6)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3638,7 +3791,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_2_rows + first, nH, d_f_3_pre_rows, nH, d_u_4_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_6)(
+static void CELLGEN_NAME(ltc_sequence_backward_deferred_7)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3657,7 +3810,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_1_rows + first, nH, d_f_2_pre_rows, nH, d_u_5_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_7)(
+static void CELLGEN_NAME(ltc_sequence_backward_deferred_8)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3678,7 +3831,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_1_pre_rows, nH, d_u_6_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_8)(
+static void CELLGEN_NAME(ltc_sequence_backward_deferred_9)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3698,7 +3851,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_8)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_drive_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_9)(
+static void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3720,60 +3873,71 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_9)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_9_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_10_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_drive_rows + row_begin * (nH), nH,
                        memory->args->w + first * (nH), nH,
                        out + 0 * nI, slots * nI, 0);
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->deferred_9_whole + ((top + row) * slots + 0) * nI + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_drive_rows + top * (nH), nH, 1,
+                         memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_10_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_drive_rows + top * (nH), nH, 1,
-                     memory->deferred_9_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_9_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_x = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_x = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
+static void CELLGEN_NAME(ltc_sequence_backward_deferred_11)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3919,7 +4083,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred)(
         CELLGEN_NAME(ltc_sequence_backward_collect)(memory, step, begin, end);
         cellgen_team_barrier(memory->team, thread);
     }
-    if (thread == 0) CELLGEN_NAME(ltc_sequence_backward_deferred_1)(memory, step, 0, rows, 0, 1);
+    CELLGEN_NAME(ltc_sequence_backward_deferred_1)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(ltc_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
@@ -3935,12 +4099,14 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred)(
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(ltc_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
-    if (memory->unpacked)
-        CELLGEN_NAME(ltc_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
-    else
-        CELLGEN_NAME(ltc_sequence_backward_deferred_9)(memory, step, begin, end, 0, 1);
+    CELLGEN_NAME(ltc_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(ltc_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
+    if (memory->unpacked)
+        CELLGEN_NAME(ltc_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
+    else
+        CELLGEN_NAME(ltc_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
+    cellgen_team_barrier(memory->team, thread);
+    CELLGEN_NAME(ltc_sequence_backward_deferred_11)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
@@ -3979,7 +4145,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, vo
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_9_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w[unit] = 0;
     if (1 % threads == thread)
@@ -4065,7 +4231,7 @@ static int64_t CELLGEN_NAME(ltc_sequence_backward_place_packed)(
     CELLGEN_PLACE(memory->reverse_7_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_8_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_9_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_9_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_10_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -4133,7 +4299,7 @@ static int64_t CELLGEN_NAME(ltc_sequence_backward_place)(
     CELLGEN_PLACE(memory->total_d_u_4, real, 1, nH * nH);
     CELLGEN_PLACE(memory->total_d_u_5, real, 1, nH * nH);
     CELLGEN_PLACE(memory->total_d_u_6, real, 1, nH * nH);
-    CELLGEN_PLACE(memory->deferred_9_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_10_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
@@ -4211,7 +4377,7 @@ int CELLGEN_NAME(ltc_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_9_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
     return CELLGEN_OK;
 }
 

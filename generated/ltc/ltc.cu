@@ -2862,19 +2862,13 @@ __global__ void CELLGEN_CUDA_NAME(ltc_deferred_1)(
     (void)rows;
 }
 
-/* d_drive = d_f_6_pre + d_f_5_pre + d_f_4_pre + d_f_3_pre + d_f_2_pre + d_f_1_pre
- * d_tau = sum(d_tau_terms_7 -> (H,))
+/* d_tau = sum(d_tau_terms_7 -> (H,))
  * d_a = sum(d_a_terms_7 -> (H,))
  * d_b = sum(d_drive -> (H,)) */
-__global__ void CELLGEN_CUDA_NAME(ltc_deferred_1_over_rows)(
+__global__ void CELLGEN_CUDA_NAME(ltc_deferred_2_over_rows)(
     int64_t rows,
     int64_t units,
-    cellgen_rows<const store> d_f_6_pre_rows,
-    cellgen_rows<const store> d_f_5_pre_rows,
-    cellgen_rows<const store> d_f_4_pre_rows,
-    cellgen_rows<const store> d_f_3_pre_rows,
-    cellgen_rows<const store> d_f_2_pre_rows,
-    cellgen_rows<const store> d_f_1_pre_rows,
+    cellgen_rows<const store> d_drive_rows,
     cellgen_rows<const store> d_tau_terms_7_rows,
     cellgen_rows<const store> d_a_terms_7_rows,
     real *d_tau_rows,
@@ -2888,15 +2882,9 @@ __global__ void CELLGEN_CUDA_NAME(ltc_deferred_1_over_rows)(
     real d_a = 0;
     real d_b = 0;
     for (int64_t row = first + threadIdx.y; row < end && unit < units; row += CELLGEN_CHUNK_THREADS) {
-        const real d_f_6_pre = cg_load(d_f_6_pre_rows, row, unit);
-        const real d_f_5_pre = cg_load(d_f_5_pre_rows, row, unit);
-        const real d_f_4_pre = cg_load(d_f_4_pre_rows, row, unit);
-        const real d_f_3_pre = cg_load(d_f_3_pre_rows, row, unit);
-        const real d_f_2_pre = cg_load(d_f_2_pre_rows, row, unit);
-        const real d_f_1_pre = cg_load(d_f_1_pre_rows, row, unit);
+        const real d_drive = cg_load(d_drive_rows, row, unit);
         const real d_tau_terms_7 = cg_load(d_tau_terms_7_rows, row, unit);
         const real d_a_terms_7 = cg_load(d_a_terms_7_rows, row, unit);
-        const real d_drive = d_f_6_pre + d_f_5_pre + d_f_4_pre + d_f_3_pre + d_f_2_pre + d_f_1_pre;
         d_tau += d_tau_terms_7;
         d_a += d_a_terms_7;
         d_b += d_drive;
@@ -2907,7 +2895,7 @@ __global__ void CELLGEN_CUDA_NAME(ltc_deferred_1_over_rows)(
 }
 
 /* d_ts = d_dt / 6 */
-__global__ void CELLGEN_CUDA_NAME(ltc_deferred_10)(
+__global__ void CELLGEN_CUDA_NAME(ltc_deferred_11)(
     int64_t rows,
     int64_t units,
     cellgen_rows<const real> d_dt_rows,
@@ -3587,11 +3575,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
     memory += CELLGEN_CUDA_BYTES(nT * nB * nH, store);
     real *const deferred_d_dt = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(nT * nB * 1, real);
-    real *const ltc_deferred_1_over_rows_d_tau_chunks = (real *)(void *)memory;
+    real *const ltc_deferred_2_over_rows_d_tau_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
-    real *const ltc_deferred_1_over_rows_d_a_chunks = (real *)(void *)memory;
+    real *const ltc_deferred_2_over_rows_d_a_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
-    real *const ltc_deferred_1_over_rows_d_b_chunks = (real *)(void *)memory;
+    real *const ltc_deferred_2_over_rows_d_b_chunks = (real *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_CHUNKS(nT * nB) * (nH), real);
     cellgen_run run;
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
@@ -3808,21 +3796,16 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
         cg_in(adjoints + 11 * nH, (14 * nH)),
         cg_rows(deferred_d_drive, nH),
         cg_rows(deferred_d_dt, 1));
-    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(ltc_deferred_1_over_rows), nT * nB, nH,
-        cg_in(adjoints + 5 * nH, (14 * nH)),
-        cg_in(adjoints + 6 * nH, (14 * nH)),
-        cg_in(adjoints + 7 * nH, (14 * nH)),
-        cg_in(adjoints + 8 * nH, (14 * nH)),
-        cg_in(adjoints + 9 * nH, (14 * nH)),
-        cg_in(adjoints + 10 * nH, (14 * nH)),
+    CELLGEN_EACH_CHUNK(&run, CELLGEN_CUDA_NAME(ltc_deferred_2_over_rows), nT * nB, nH,
+        cg_in(deferred_d_drive, nH),
         cg_in(adjoints + 12 * nH, (14 * nH)),
         cg_in(adjoints + 13 * nH, (14 * nH)),
-        ltc_deferred_1_over_rows_d_tau_chunks,
-        ltc_deferred_1_over_rows_d_a_chunks,
-        ltc_deferred_1_over_rows_d_b_chunks);
-    cg_add_chunks(&run, nT * nB, nH, ltc_deferred_1_over_rows_d_tau_chunks, cg_rows(args->d_tau, nH));
-    cg_add_chunks(&run, nT * nB, nH, ltc_deferred_1_over_rows_d_a_chunks, cg_rows(args->d_a, nH));
-    cg_add_chunks(&run, nT * nB, nH, ltc_deferred_1_over_rows_d_b_chunks, cg_rows(args->d_b, nH));
+        ltc_deferred_2_over_rows_d_tau_chunks,
+        ltc_deferred_2_over_rows_d_a_chunks,
+        ltc_deferred_2_over_rows_d_b_chunks);
+    cg_add_chunks(&run, nT * nB, nH, ltc_deferred_2_over_rows_d_tau_chunks, cg_rows(args->d_tau, nH));
+    cg_add_chunks(&run, nT * nB, nH, ltc_deferred_2_over_rows_d_a_chunks, cg_rows(args->d_a, nH));
+    cg_add_chunks(&run, nT * nB, nH, ltc_deferred_2_over_rows_d_b_chunks, cg_rows(args->d_b, nH));
     /* d_u_1 = h_5.T @ d_f_6_pre */
     cg_gemm_tn(&run, nH, nH, nT * nB, adjoints + 4 * nH, (14 * nH), adjoints + 5 * nH, (14 * nH), d_u_1_once, nH, 0);
     /* d_u_2 = h_4.T @ d_f_5_pre */
@@ -3841,7 +3824,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(ltc_cuda_sequence_backward)(
     cg_gemm_tn(&run, nI, nH, nT * nB, args->x, nI, deferred_d_drive, nH, args->d_w, nH, 0);
     /* d_drive @ [w.T] */
     cg_gemm_nt(&run, nT * nB, nI, nH, deferred_d_drive, nH, args->w, nH, args->d_x, nI, 0);
-    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_deferred_10), nT * nB, (int64_t)1,
+    CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_deferred_11), nT * nB, (int64_t)1,
         cg_in(deferred_d_dt, 1),
         cg_rows(args->d_ts, 1));
     CELLGEN_ELEMENTS(&run, CELLGEN_CUDA_NAME(ltc_sequence_backward_epilogue_1), nH, nH,

@@ -533,97 +533,108 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    for (int64_t row = 0; row < rows; ++row)
+                        for (int64_t unit = 0; unit < width; ++unit)
+                            tile[(row * slots + 1) * width + unit] = 0;
+                    const cg_term terms1[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_1_panel_1 + block * (nI) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 1 * vectors)},
+                    };
+                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
+                               (size_t)(1 * width) * sizeof(real));
+                    if (!memory->hoist) cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 1 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
+                    const cg_term terms2[] = {
+                        {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                         memory->forward_1_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
-            } else {
-                for (int64_t row = 0; row < rows; ++row)
-                    for (int64_t unit = 0; unit < width; ++unit)
-                        tile[(row * slots + 1) * width + unit] = 0;
-                const cg_term terms1[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_1_panel_1 + block * (nI) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 1 * vectors)},
-                };
-                for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 1) * width,
-                           (size_t)(1 * width) * sizeof(real));
-                if (!memory->hoist) cg_tile_of(rows, 1 * vectors, terms1 + memory->hoist, 1 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
-                const cg_term terms2[] = {
-                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
-                     memory->forward_1_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* x_w_m = slot 0
-                 * h_prev_u_m = slot 1 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *x_w_m_row_0 = x_w_m_rows + row * nH + first;
-                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                    real *h_prev_u_m_row_1 = h_prev_u_m_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        x_w_m_row_0[unit] = tile_0[unit];
-                        h_prev_u_m_row_1[unit] = tile_1[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* x_w_m = slot 0
+                     * h_prev_u_m = slot 1 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *x_w_m_row_0 = x_w_m_rows + row * nH + first;
+                        const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                        real *h_prev_u_m_row_1 = h_prev_u_m_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            x_w_m_row_0[unit] = tile_0[unit];
+                            h_prev_u_m_row_1[unit] = tile_1[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *x_w_m_row_0 = x_w_m_rows + row * nH + first;
+                        const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
+                        real *h_prev_u_m_row_1 = h_prev_u_m_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            x_w_m_row_0[unit] = tile_0[unit];
+                            h_prev_u_m_row_1[unit] = tile_1[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *x_w_m_row_0 = x_w_m_rows + row * nH + first;
-                    const real *tile_1 = tile + (row - top) * slots * width + 1 * width;
-                    real *h_prev_u_m_row_1 = h_prev_u_m_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        x_w_m_row_0[unit] = tile_0[unit];
-                        h_prev_u_m_row_1[unit] = tile_1[unit];
+                if (units == width) { /* a whole block: its width is known */
+                    /* m = x_w_m * h_prev_u_m */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *x_w_m_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *h_prev_u_m_row = tile + (row - top) * slots * width + 1 * width;
+                        real *m_row = m_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real x_w_m = x_w_m_row[unit];
+                            const real h_prev_u_m = h_prev_u_m_row[unit];
+                            m_row[unit] = x_w_m * h_prev_u_m;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *x_w_m_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *h_prev_u_m_row = tile + (row - top) * slots * width + 1 * width;
+                        real *m_row = m_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real x_w_m = x_w_m_row[unit];
+                            const real h_prev_u_m = h_prev_u_m_row[unit];
+                            m_row[unit] = x_w_m * h_prev_u_m;
+                        }
                     }
                 }
-}
-            if (units == width) { /* a whole block: its width is known */
-                /* m = x_w_m * h_prev_u_m */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *x_w_m_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *h_prev_u_m_row = tile + (row - top) * slots * width + 1 * width;
-                    real *m_row = m_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real x_w_m = x_w_m_row[unit];
-                        const real h_prev_u_m = h_prev_u_m_row[unit];
-                        m_row[unit] = x_w_m * h_prev_u_m;
-                    }
-                }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *x_w_m_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *h_prev_u_m_row = tile + (row - top) * slots * width + 1 * width;
-                    real *m_row = m_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real x_w_m = x_w_m_row[unit];
-                        const real h_prev_u_m = h_prev_u_m_row[unit];
-                        m_row[unit] = x_w_m * h_prev_u_m;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -711,145 +722,156 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_2_whole + ((top + row) * slots + 1) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 2) * width,
-                           memory->forward_2_whole + ((top + row) * slots + 2) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 3) * width,
-                           memory->forward_2_whole + ((top + row) * slots + 3) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_2_whole + ((top + row) * slots + 1) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 2) * width,
+                               memory->forward_2_whole + ((top + row) * slots + 2) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 3) * width,
+                               memory->forward_2_whole + ((top + row) * slots + 3) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_2_panel_1 + block * (nI) * 4 * width, 4 * width,
+                         cg_ahead(memory->forward_2_panel_1, block, next, tiles, nI, 4 * vectors)},
+                        {nH, m_rows + top * (nH), nH, 1,
+                         memory->forward_2_panel_2 + block * (nH) * 4 * width, 4 * width,
+                         cg_ahead(memory->forward_2_panel_2, block, next, tiles, nH, 4 * vectors)},
+                    };
+                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
+                               (size_t)(4 * width) * sizeof(real));
+                    cg_tile_of(rows, 4 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_2_panel_1 + block * (nI) * 4 * width, 4 * width,
-                     cg_ahead(memory->forward_2_panel_1, block, next, tiles, nI, 4 * vectors)},
-                    {nH, m_rows + top * (nH), nH, 1,
-                     memory->forward_2_panel_2 + block * (nH) * 4 * width, 4 * width,
-                     cg_ahead(memory->forward_2_panel_2, block, next, tiles, nH, 4 * vectors)},
-                };
-                for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_2_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
-                           (size_t)(4 * width) * sizeof(real));
-                cg_tile_of(rows, 4 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* i_bar = b_0 + x_w_m_2_0
-                 * f_bar = b_1 + x_w_m_2_1
-                 * g_bar = b_2 + x_w_m_2_2
-                 * o_bar = b_3 + x_w_m_2_3
-                 * sigmoid_f_bar = sigmoid(f_bar)
-                 * sigmoid_i_bar = sigmoid(i_bar)
-                 * tanh_g_bar = tanh(g_bar)
-                 * c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar
-                 * sigmoid_o_bar = sigmoid(o_bar)
-                 * h = tanh(c) * sigmoid_o_bar */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                    const real *b_0_row = b_rows + first;
-                    const real *b_1_row = b_rows + nH + first;
-                    const real *b_2_row = b_rows + 2 * nH + first;
-                    const real *b_3_row = b_rows + 3 * nH + first;
-                    const real *x_w_m_2_0_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_w_m_2_1_row = tile + (row - top) * slots * width + 1 * width;
-                    const real *x_w_m_2_2_row = tile + (row - top) * slots * width + 2 * width;
-                    const real *x_w_m_2_3_row = tile + (row - top) * slots * width + 3 * width;
-                    real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH + first;
-                    real *sigmoid_i_bar_row = sigmoid_i_bar_rows + row * nH + first;
-                    real *tanh_g_bar_row = tanh_g_bar_rows + row * nH + first;
-                    real *c_row = c_rows + row * c_stride + first;
-                    real *sigmoid_o_bar_row = sigmoid_o_bar_rows + row * nH + first;
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real c_prev = c_prev_row[unit];
-                        const real b_0 = b_0_row[unit];
-                        const real b_1 = b_1_row[unit];
-                        const real b_2 = b_2_row[unit];
-                        const real b_3 = b_3_row[unit];
-                        const real x_w_m_2_0 = x_w_m_2_0_row[unit];
-                        const real x_w_m_2_1 = x_w_m_2_1_row[unit];
-                        const real x_w_m_2_2 = x_w_m_2_2_row[unit];
-                        const real x_w_m_2_3 = x_w_m_2_3_row[unit];
-                        const real i_bar = b_0 + x_w_m_2_0;
-                        const real f_bar = b_1 + x_w_m_2_1;
-                        const real g_bar = b_2 + x_w_m_2_2;
-                        const real o_bar = b_3 + x_w_m_2_3;
-                        const real sigmoid_f_bar = cg_sigmoid(f_bar);
-                        sigmoid_f_bar_row[unit] = sigmoid_f_bar;
-                        const real sigmoid_i_bar = cg_sigmoid(i_bar);
-                        sigmoid_i_bar_row[unit] = sigmoid_i_bar;
-                        const real tanh_g_bar = cg_tanh(g_bar);
-                        tanh_g_bar_row[unit] = tanh_g_bar;
-                        const real c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar;
-                        c_row[unit] = c;
-                        const real sigmoid_o_bar = cg_sigmoid(o_bar);
-                        sigmoid_o_bar_row[unit] = sigmoid_o_bar;
-                        h_row[unit] = cg_tanh(c) * sigmoid_o_bar;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* i_bar = b_0 + x_w_m_2_0
+                     * f_bar = b_1 + x_w_m_2_1
+                     * g_bar = b_2 + x_w_m_2_2
+                     * o_bar = b_3 + x_w_m_2_3
+                     * sigmoid_f_bar = sigmoid(f_bar)
+                     * sigmoid_i_bar = sigmoid(i_bar)
+                     * tanh_g_bar = tanh(g_bar)
+                     * c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar
+                     * sigmoid_o_bar = sigmoid(o_bar)
+                     * h = tanh(c) * sigmoid_o_bar */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                        const real *b_0_row = b_rows + first;
+                        const real *b_1_row = b_rows + nH + first;
+                        const real *b_2_row = b_rows + 2 * nH + first;
+                        const real *b_3_row = b_rows + 3 * nH + first;
+                        const real *x_w_m_2_0_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_w_m_2_1_row = tile + (row - top) * slots * width + 1 * width;
+                        const real *x_w_m_2_2_row = tile + (row - top) * slots * width + 2 * width;
+                        const real *x_w_m_2_3_row = tile + (row - top) * slots * width + 3 * width;
+                        real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH + first;
+                        real *sigmoid_i_bar_row = sigmoid_i_bar_rows + row * nH + first;
+                        real *tanh_g_bar_row = tanh_g_bar_rows + row * nH + first;
+                        real *c_row = c_rows + row * c_stride + first;
+                        real *sigmoid_o_bar_row = sigmoid_o_bar_rows + row * nH + first;
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real c_prev = c_prev_row[unit];
+                            const real b_0 = b_0_row[unit];
+                            const real b_1 = b_1_row[unit];
+                            const real b_2 = b_2_row[unit];
+                            const real b_3 = b_3_row[unit];
+                            const real x_w_m_2_0 = x_w_m_2_0_row[unit];
+                            const real x_w_m_2_1 = x_w_m_2_1_row[unit];
+                            const real x_w_m_2_2 = x_w_m_2_2_row[unit];
+                            const real x_w_m_2_3 = x_w_m_2_3_row[unit];
+                            const real i_bar = b_0 + x_w_m_2_0;
+                            const real f_bar = b_1 + x_w_m_2_1;
+                            const real g_bar = b_2 + x_w_m_2_2;
+                            const real o_bar = b_3 + x_w_m_2_3;
+                            const real sigmoid_f_bar = cg_sigmoid(f_bar);
+                            sigmoid_f_bar_row[unit] = sigmoid_f_bar;
+                            const real sigmoid_i_bar = cg_sigmoid(i_bar);
+                            sigmoid_i_bar_row[unit] = sigmoid_i_bar;
+                            const real tanh_g_bar = cg_tanh(g_bar);
+                            tanh_g_bar_row[unit] = tanh_g_bar;
+                            const real c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar;
+                            c_row[unit] = c;
+                            const real sigmoid_o_bar = cg_sigmoid(o_bar);
+                            sigmoid_o_bar_row[unit] = sigmoid_o_bar;
+                            h_row[unit] = cg_tanh(c) * sigmoid_o_bar;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                        const real *b_0_row = b_rows + first;
+                        const real *b_1_row = b_rows + nH + first;
+                        const real *b_2_row = b_rows + 2 * nH + first;
+                        const real *b_3_row = b_rows + 3 * nH + first;
+                        const real *x_w_m_2_0_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_w_m_2_1_row = tile + (row - top) * slots * width + 1 * width;
+                        const real *x_w_m_2_2_row = tile + (row - top) * slots * width + 2 * width;
+                        const real *x_w_m_2_3_row = tile + (row - top) * slots * width + 3 * width;
+                        real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH + first;
+                        real *sigmoid_i_bar_row = sigmoid_i_bar_rows + row * nH + first;
+                        real *tanh_g_bar_row = tanh_g_bar_rows + row * nH + first;
+                        real *c_row = c_rows + row * c_stride + first;
+                        real *sigmoid_o_bar_row = sigmoid_o_bar_rows + row * nH + first;
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real c_prev = c_prev_row[unit];
+                            const real b_0 = b_0_row[unit];
+                            const real b_1 = b_1_row[unit];
+                            const real b_2 = b_2_row[unit];
+                            const real b_3 = b_3_row[unit];
+                            const real x_w_m_2_0 = x_w_m_2_0_row[unit];
+                            const real x_w_m_2_1 = x_w_m_2_1_row[unit];
+                            const real x_w_m_2_2 = x_w_m_2_2_row[unit];
+                            const real x_w_m_2_3 = x_w_m_2_3_row[unit];
+                            const real i_bar = b_0 + x_w_m_2_0;
+                            const real f_bar = b_1 + x_w_m_2_1;
+                            const real g_bar = b_2 + x_w_m_2_2;
+                            const real o_bar = b_3 + x_w_m_2_3;
+                            const real sigmoid_f_bar = cg_sigmoid(f_bar);
+                            sigmoid_f_bar_row[unit] = sigmoid_f_bar;
+                            const real sigmoid_i_bar = cg_sigmoid(i_bar);
+                            sigmoid_i_bar_row[unit] = sigmoid_i_bar;
+                            const real tanh_g_bar = cg_tanh(g_bar);
+                            tanh_g_bar_row[unit] = tanh_g_bar;
+                            const real c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar;
+                            c_row[unit] = c;
+                            const real sigmoid_o_bar = cg_sigmoid(o_bar);
+                            sigmoid_o_bar_row[unit] = sigmoid_o_bar;
+                            h_row[unit] = cg_tanh(c) * sigmoid_o_bar;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                    const real *b_0_row = b_rows + first;
-                    const real *b_1_row = b_rows + nH + first;
-                    const real *b_2_row = b_rows + 2 * nH + first;
-                    const real *b_3_row = b_rows + 3 * nH + first;
-                    const real *x_w_m_2_0_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_w_m_2_1_row = tile + (row - top) * slots * width + 1 * width;
-                    const real *x_w_m_2_2_row = tile + (row - top) * slots * width + 2 * width;
-                    const real *x_w_m_2_3_row = tile + (row - top) * slots * width + 3 * width;
-                    real *sigmoid_f_bar_row = sigmoid_f_bar_rows + row * nH + first;
-                    real *sigmoid_i_bar_row = sigmoid_i_bar_rows + row * nH + first;
-                    real *tanh_g_bar_row = tanh_g_bar_rows + row * nH + first;
-                    real *c_row = c_rows + row * c_stride + first;
-                    real *sigmoid_o_bar_row = sigmoid_o_bar_rows + row * nH + first;
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real c_prev = c_prev_row[unit];
-                        const real b_0 = b_0_row[unit];
-                        const real b_1 = b_1_row[unit];
-                        const real b_2 = b_2_row[unit];
-                        const real b_3 = b_3_row[unit];
-                        const real x_w_m_2_0 = x_w_m_2_0_row[unit];
-                        const real x_w_m_2_1 = x_w_m_2_1_row[unit];
-                        const real x_w_m_2_2 = x_w_m_2_2_row[unit];
-                        const real x_w_m_2_3 = x_w_m_2_3_row[unit];
-                        const real i_bar = b_0 + x_w_m_2_0;
-                        const real f_bar = b_1 + x_w_m_2_1;
-                        const real g_bar = b_2 + x_w_m_2_2;
-                        const real o_bar = b_3 + x_w_m_2_3;
-                        const real sigmoid_f_bar = cg_sigmoid(f_bar);
-                        sigmoid_f_bar_row[unit] = sigmoid_f_bar;
-                        const real sigmoid_i_bar = cg_sigmoid(i_bar);
-                        sigmoid_i_bar_row[unit] = sigmoid_i_bar;
-                        const real tanh_g_bar = cg_tanh(g_bar);
-                        tanh_g_bar_row[unit] = tanh_g_bar;
-                        const real c = c_prev * sigmoid_f_bar + sigmoid_i_bar * tanh_g_bar;
-                        c_row[unit] = c;
-                        const real sigmoid_o_bar = cg_sigmoid(o_bar);
-                        sigmoid_o_bar_row[unit] = sigmoid_o_bar;
-                        h_row[unit] = cg_tanh(c) * sigmoid_o_bar;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1378,74 +1400,85 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH), 1,
+                         memory->reverse_2_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH), 1,
-                     memory->reverse_2_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_m = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_m_row_0 = d_m_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_m_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_m = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_m_row_0 = d_m_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_m_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_m_row_0 = d_m_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_m_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_m_row_0 = d_m_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_m_row_0[unit] = tile_0[unit];
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_prev_u_m = d_m * x_w_m */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_m_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_w_m_row = x_w_m_rows + row * nH + first;
+                        real *d_h_prev_u_m_row = d_h_prev_u_m_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_m = d_m_row[unit];
+                            const real x_w_m = x_w_m_row[unit];
+                            d_h_prev_u_m_row[unit] = d_m * x_w_m;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_m_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_w_m_row = x_w_m_rows + row * nH + first;
+                        real *d_h_prev_u_m_row = d_h_prev_u_m_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_m = d_m_row[unit];
+                            const real x_w_m = x_w_m_row[unit];
+                            d_h_prev_u_m_row[unit] = d_m * x_w_m;
+                        }
                     }
                 }
-}
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_prev_u_m = d_m * x_w_m */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_m_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_w_m_row = x_w_m_rows + row * nH + first;
-                    real *d_h_prev_u_m_row = d_h_prev_u_m_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_m = d_m_row[unit];
-                        const real x_w_m = x_w_m_row[unit];
-                        d_h_prev_u_m_row[unit] = d_m * x_w_m;
-                    }
-                }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_m_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_w_m_row = x_w_m_rows + row * nH + first;
-                    real *d_h_prev_u_m_row = d_h_prev_u_m_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_m = d_m_row[unit];
-                        const real x_w_m = x_w_m_row[unit];
-                        d_h_prev_u_m_row[unit] = d_m * x_w_m;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1478,48 +1511,59 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_h_prev_u_m_rows + top * (nH), nH, 1,
+                         memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_h_prev_u_m_rows + top * (nH), nH, 1,
-                     memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_prev = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_h_prev_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_prev = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_h_prev_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_h_prev_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_h_prev_row_0 = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_h_prev_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1700,51 +1744,62 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->deferred_7_whole + ((top + row) * slots + 0) * nI + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->deferred_7_whole + ((top + row) * slots + 0) * nI + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH), 1,
+                         memory->deferred_7_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_7_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
+                        {nH, d_x_w_m_rows + top * (nH), nH, 1,
+                         memory->deferred_7_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_7_panel_2, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH), 1,
-                     memory->deferred_7_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_7_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
-                    {nH, d_x_w_m_rows + top * (nH), nH, 1,
-                     memory->deferred_7_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_7_panel_2, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_x = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_x = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }

@@ -818,90 +818,101 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 1) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
+                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 2 * vectors)},
+                        {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
+                         memory->forward_1_panel_2 + block * (nH) * 2 * width, 2 * width,
+                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 2 * vectors)},
+                    };
+                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 2) * width,
+                               (size_t)(2 * width) * sizeof(real));
+                    cg_tile_of(rows, 2 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 2 * vectors)},
-                    {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
-                     memory->forward_1_panel_2 + block * (nH) * 2 * width, 2 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 2 * vectors)},
-                };
-                for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 2) * width,
-                           (size_t)(2 * width) * sizeof(real));
-                cg_tile_of(rows, 2 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* q_1 = tanh(b_h_1 + x_w_h_h_prev)
-                 * t_1 = sigmoid(b_t_1 + x_w_t_h_prev)
-                 * s_1 = h_prev * (1 - t_1) + q_1 * t_1 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                    const real *b_h_1_row = b_h_1_rows + first;
-                    const real *b_t_1_row = b_t_1_rows + first;
-                    const real *x_w_h_h_prev_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_w_t_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                    real *q_1_row = q_1_rows + row * nH + first;
-                    real *t_1_row = t_1_rows + row * nH + first;
-                    real *s_1_row = s_1_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real h_prev = h_prev_row[unit];
-                        const real b_h_1 = b_h_1_row[unit];
-                        const real b_t_1 = b_t_1_row[unit];
-                        const real x_w_h_h_prev = x_w_h_h_prev_row[unit];
-                        const real x_w_t_h_prev = x_w_t_h_prev_row[unit];
-                        const real q_1 = cg_tanh(b_h_1 + x_w_h_h_prev);
-                        q_1_row[unit] = q_1;
-                        const real t_1 = cg_sigmoid(b_t_1 + x_w_t_h_prev);
-                        t_1_row[unit] = t_1;
-                        s_1_row[unit] = h_prev * (1 - t_1) + q_1 * t_1;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* q_1 = tanh(b_h_1 + x_w_h_h_prev)
+                     * t_1 = sigmoid(b_t_1 + x_w_t_h_prev)
+                     * s_1 = h_prev * (1 - t_1) + q_1 * t_1 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                        const real *b_h_1_row = b_h_1_rows + first;
+                        const real *b_t_1_row = b_t_1_rows + first;
+                        const real *x_w_h_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_w_t_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                        real *q_1_row = q_1_rows + row * nH + first;
+                        real *t_1_row = t_1_rows + row * nH + first;
+                        real *s_1_row = s_1_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real h_prev = h_prev_row[unit];
+                            const real b_h_1 = b_h_1_row[unit];
+                            const real b_t_1 = b_t_1_row[unit];
+                            const real x_w_h_h_prev = x_w_h_h_prev_row[unit];
+                            const real x_w_t_h_prev = x_w_t_h_prev_row[unit];
+                            const real q_1 = cg_tanh(b_h_1 + x_w_h_h_prev);
+                            q_1_row[unit] = q_1;
+                            const real t_1 = cg_sigmoid(b_t_1 + x_w_t_h_prev);
+                            t_1_row[unit] = t_1;
+                            s_1_row[unit] = h_prev * (1 - t_1) + q_1 * t_1;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                        const real *b_h_1_row = b_h_1_rows + first;
+                        const real *b_t_1_row = b_t_1_rows + first;
+                        const real *x_w_h_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_w_t_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                        real *q_1_row = q_1_rows + row * nH + first;
+                        real *t_1_row = t_1_rows + row * nH + first;
+                        real *s_1_row = s_1_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real h_prev = h_prev_row[unit];
+                            const real b_h_1 = b_h_1_row[unit];
+                            const real b_t_1 = b_t_1_row[unit];
+                            const real x_w_h_h_prev = x_w_h_h_prev_row[unit];
+                            const real x_w_t_h_prev = x_w_t_h_prev_row[unit];
+                            const real q_1 = cg_tanh(b_h_1 + x_w_h_h_prev);
+                            q_1_row[unit] = q_1;
+                            const real t_1 = cg_sigmoid(b_t_1 + x_w_t_h_prev);
+                            t_1_row[unit] = t_1;
+                            s_1_row[unit] = h_prev * (1 - t_1) + q_1 * t_1;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                    const real *b_h_1_row = b_h_1_rows + first;
-                    const real *b_t_1_row = b_t_1_rows + first;
-                    const real *x_w_h_h_prev_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_w_t_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                    real *q_1_row = q_1_rows + row * nH + first;
-                    real *t_1_row = t_1_rows + row * nH + first;
-                    real *s_1_row = s_1_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real h_prev = h_prev_row[unit];
-                        const real b_h_1 = b_h_1_row[unit];
-                        const real b_t_1 = b_t_1_row[unit];
-                        const real x_w_h_h_prev = x_w_h_h_prev_row[unit];
-                        const real x_w_t_h_prev = x_w_t_h_prev_row[unit];
-                        const real q_1 = cg_tanh(b_h_1 + x_w_h_h_prev);
-                        q_1_row[unit] = q_1;
-                        const real t_1 = cg_sigmoid(b_t_1 + x_w_t_h_prev);
-                        t_1_row[unit] = t_1;
-                        s_1_row[unit] = h_prev * (1 - t_1) + q_1 * t_1;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -962,83 +973,94 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_2_whole + ((top + row) * slots + 1) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_2_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_2_whole + ((top + row) * slots + 1) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, s_1_rows + top * (nH), nH, 1,
+                         memory->forward_2_panel_1 + block * (nH) * 2 * width, 2 * width,
+                         cg_ahead(memory->forward_2_panel_1, block, next, tiles, nH, 2 * vectors)},
+                    };
+                    cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, s_1_rows + top * (nH), nH, 1,
-                     memory->forward_2_panel_1 + block * (nH) * 2 * width, 2 * width,
-                     cg_ahead(memory->forward_2_panel_1, block, next, tiles, nH, 2 * vectors)},
-                };
-                cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* q_2 = tanh(b_h_2 + s_1_r_h_2)
-                 * t_2 = sigmoid(b_t_2 + s_1_r_t_2)
-                 * s_2 = s_1 * (1 - t_2) + q_2 * t_2 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *b_h_2_row = b_h_2_rows + first;
-                    const real *b_t_2_row = b_t_2_rows + first;
-                    const real *s_1_row = s_1_rows + row * nH + first;
-                    const real *s_1_r_h_2_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *s_1_r_t_2_row = tile + (row - top) * slots * width + 1 * width;
-                    real *q_2_row = q_2_rows + row * nH + first;
-                    real *t_2_row = t_2_rows + row * nH + first;
-                    real *s_2_row = s_2_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real b_h_2 = b_h_2_row[unit];
-                        const real b_t_2 = b_t_2_row[unit];
-                        const real s_1 = s_1_row[unit];
-                        const real s_1_r_h_2 = s_1_r_h_2_row[unit];
-                        const real s_1_r_t_2 = s_1_r_t_2_row[unit];
-                        const real q_2 = cg_tanh(b_h_2 + s_1_r_h_2);
-                        q_2_row[unit] = q_2;
-                        const real t_2 = cg_sigmoid(b_t_2 + s_1_r_t_2);
-                        t_2_row[unit] = t_2;
-                        s_2_row[unit] = s_1 * (1 - t_2) + q_2 * t_2;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* q_2 = tanh(b_h_2 + s_1_r_h_2)
+                     * t_2 = sigmoid(b_t_2 + s_1_r_t_2)
+                     * s_2 = s_1 * (1 - t_2) + q_2 * t_2 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *b_h_2_row = b_h_2_rows + first;
+                        const real *b_t_2_row = b_t_2_rows + first;
+                        const real *s_1_row = s_1_rows + row * nH + first;
+                        const real *s_1_r_h_2_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *s_1_r_t_2_row = tile + (row - top) * slots * width + 1 * width;
+                        real *q_2_row = q_2_rows + row * nH + first;
+                        real *t_2_row = t_2_rows + row * nH + first;
+                        real *s_2_row = s_2_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real b_h_2 = b_h_2_row[unit];
+                            const real b_t_2 = b_t_2_row[unit];
+                            const real s_1 = s_1_row[unit];
+                            const real s_1_r_h_2 = s_1_r_h_2_row[unit];
+                            const real s_1_r_t_2 = s_1_r_t_2_row[unit];
+                            const real q_2 = cg_tanh(b_h_2 + s_1_r_h_2);
+                            q_2_row[unit] = q_2;
+                            const real t_2 = cg_sigmoid(b_t_2 + s_1_r_t_2);
+                            t_2_row[unit] = t_2;
+                            s_2_row[unit] = s_1 * (1 - t_2) + q_2 * t_2;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *b_h_2_row = b_h_2_rows + first;
+                        const real *b_t_2_row = b_t_2_rows + first;
+                        const real *s_1_row = s_1_rows + row * nH + first;
+                        const real *s_1_r_h_2_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *s_1_r_t_2_row = tile + (row - top) * slots * width + 1 * width;
+                        real *q_2_row = q_2_rows + row * nH + first;
+                        real *t_2_row = t_2_rows + row * nH + first;
+                        real *s_2_row = s_2_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real b_h_2 = b_h_2_row[unit];
+                            const real b_t_2 = b_t_2_row[unit];
+                            const real s_1 = s_1_row[unit];
+                            const real s_1_r_h_2 = s_1_r_h_2_row[unit];
+                            const real s_1_r_t_2 = s_1_r_t_2_row[unit];
+                            const real q_2 = cg_tanh(b_h_2 + s_1_r_h_2);
+                            q_2_row[unit] = q_2;
+                            const real t_2 = cg_sigmoid(b_t_2 + s_1_r_t_2);
+                            t_2_row[unit] = t_2;
+                            s_2_row[unit] = s_1 * (1 - t_2) + q_2 * t_2;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *b_h_2_row = b_h_2_rows + first;
-                    const real *b_t_2_row = b_t_2_rows + first;
-                    const real *s_1_row = s_1_rows + row * nH + first;
-                    const real *s_1_r_h_2_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *s_1_r_t_2_row = tile + (row - top) * slots * width + 1 * width;
-                    real *q_2_row = q_2_rows + row * nH + first;
-                    real *t_2_row = t_2_rows + row * nH + first;
-                    real *s_2_row = s_2_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real b_h_2 = b_h_2_row[unit];
-                        const real b_t_2 = b_t_2_row[unit];
-                        const real s_1 = s_1_row[unit];
-                        const real s_1_r_h_2 = s_1_r_h_2_row[unit];
-                        const real s_1_r_t_2 = s_1_r_t_2_row[unit];
-                        const real q_2 = cg_tanh(b_h_2 + s_1_r_h_2);
-                        q_2_row[unit] = q_2;
-                        const real t_2 = cg_sigmoid(b_t_2 + s_1_r_t_2);
-                        t_2_row[unit] = t_2;
-                        s_2_row[unit] = s_1 * (1 - t_2) + q_2 * t_2;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1079,83 +1101,94 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_3_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_3_whole + ((top + row) * slots + 1) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_3_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_3_whole + ((top + row) * slots + 1) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, s_2_rows + top * (nH), nH, 1,
+                         memory->forward_3_panel_1 + block * (nH) * 2 * width, 2 * width,
+                         cg_ahead(memory->forward_3_panel_1, block, next, tiles, nH, 2 * vectors)},
+                    };
+                    cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, s_2_rows + top * (nH), nH, 1,
-                     memory->forward_3_panel_1 + block * (nH) * 2 * width, 2 * width,
-                     cg_ahead(memory->forward_3_panel_1, block, next, tiles, nH, 2 * vectors)},
-                };
-                cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* q_3 = tanh(b_h_3 + s_2_r_h_3)
-                 * t_3 = sigmoid(b_t_3 + s_2_r_t_3)
-                 * h = s_2 * (1 - t_3) + q_3 * t_3 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *b_h_3_row = b_h_3_rows + first;
-                    const real *b_t_3_row = b_t_3_rows + first;
-                    const real *s_2_row = s_2_rows + row * nH + first;
-                    const real *s_2_r_h_3_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *s_2_r_t_3_row = tile + (row - top) * slots * width + 1 * width;
-                    real *q_3_row = q_3_rows + row * nH + first;
-                    real *t_3_row = t_3_rows + row * nH + first;
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real b_h_3 = b_h_3_row[unit];
-                        const real b_t_3 = b_t_3_row[unit];
-                        const real s_2 = s_2_row[unit];
-                        const real s_2_r_h_3 = s_2_r_h_3_row[unit];
-                        const real s_2_r_t_3 = s_2_r_t_3_row[unit];
-                        const real q_3 = cg_tanh(b_h_3 + s_2_r_h_3);
-                        q_3_row[unit] = q_3;
-                        const real t_3 = cg_sigmoid(b_t_3 + s_2_r_t_3);
-                        t_3_row[unit] = t_3;
-                        h_row[unit] = s_2 * (1 - t_3) + q_3 * t_3;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* q_3 = tanh(b_h_3 + s_2_r_h_3)
+                     * t_3 = sigmoid(b_t_3 + s_2_r_t_3)
+                     * h = s_2 * (1 - t_3) + q_3 * t_3 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *b_h_3_row = b_h_3_rows + first;
+                        const real *b_t_3_row = b_t_3_rows + first;
+                        const real *s_2_row = s_2_rows + row * nH + first;
+                        const real *s_2_r_h_3_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *s_2_r_t_3_row = tile + (row - top) * slots * width + 1 * width;
+                        real *q_3_row = q_3_rows + row * nH + first;
+                        real *t_3_row = t_3_rows + row * nH + first;
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real b_h_3 = b_h_3_row[unit];
+                            const real b_t_3 = b_t_3_row[unit];
+                            const real s_2 = s_2_row[unit];
+                            const real s_2_r_h_3 = s_2_r_h_3_row[unit];
+                            const real s_2_r_t_3 = s_2_r_t_3_row[unit];
+                            const real q_3 = cg_tanh(b_h_3 + s_2_r_h_3);
+                            q_3_row[unit] = q_3;
+                            const real t_3 = cg_sigmoid(b_t_3 + s_2_r_t_3);
+                            t_3_row[unit] = t_3;
+                            h_row[unit] = s_2 * (1 - t_3) + q_3 * t_3;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *b_h_3_row = b_h_3_rows + first;
+                        const real *b_t_3_row = b_t_3_rows + first;
+                        const real *s_2_row = s_2_rows + row * nH + first;
+                        const real *s_2_r_h_3_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *s_2_r_t_3_row = tile + (row - top) * slots * width + 1 * width;
+                        real *q_3_row = q_3_rows + row * nH + first;
+                        real *t_3_row = t_3_rows + row * nH + first;
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real b_h_3 = b_h_3_row[unit];
+                            const real b_t_3 = b_t_3_row[unit];
+                            const real s_2 = s_2_row[unit];
+                            const real s_2_r_h_3 = s_2_r_h_3_row[unit];
+                            const real s_2_r_t_3 = s_2_r_t_3_row[unit];
+                            const real q_3 = cg_tanh(b_h_3 + s_2_r_h_3);
+                            q_3_row[unit] = q_3;
+                            const real t_3 = cg_sigmoid(b_t_3 + s_2_r_t_3);
+                            t_3_row[unit] = t_3;
+                            h_row[unit] = s_2 * (1 - t_3) + q_3 * t_3;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *b_h_3_row = b_h_3_rows + first;
-                    const real *b_t_3_row = b_t_3_rows + first;
-                    const real *s_2_row = s_2_rows + row * nH + first;
-                    const real *s_2_r_h_3_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *s_2_r_t_3_row = tile + (row - top) * slots * width + 1 * width;
-                    real *q_3_row = q_3_rows + row * nH + first;
-                    real *t_3_row = t_3_rows + row * nH + first;
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real b_h_3 = b_h_3_row[unit];
-                        const real b_t_3 = b_t_3_row[unit];
-                        const real s_2 = s_2_row[unit];
-                        const real s_2_r_h_3 = s_2_r_h_3_row[unit];
-                        const real s_2_r_t_3 = s_2_r_t_3_row[unit];
-                        const real q_3 = cg_tanh(b_h_3 + s_2_r_h_3);
-                        q_3_row[unit] = q_3;
-                        const real t_3 = cg_sigmoid(b_t_3 + s_2_r_t_3);
-                        t_3_row[unit] = t_3;
-                        h_row[unit] = s_2 * (1 - t_3) + q_3 * t_3;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1650,91 +1683,102 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_t_3_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_q_3_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_t_3_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_q_3_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre
-                 * d_t_2 = d_s_2 * (q_2 - s_1)
-                 * d_t_2_pre = d_t_2 * (1 - t_2) * t_2
-                 * d_q_2 = d_s_2 * t_2
-                 * d_q_2_pre = d_q_2 * (1 - q_2**2) */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                    const real *d_s_2_1_d_q_3_pre_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *s_1_row = s_1_rows + row * nH + first;
-                    const real *q_2_row = q_2_rows + row * nH + first;
-                    const real *t_2_row = t_2_rows + row * nH + first;
-                    const real *t_3_row = t_3_rows + row * nH + first;
-                    real *d_s_2_row = d_s_2_rows + row * nH + first;
-                    real *d_t_2_pre_row = d_t_2_pre_rows + row * nH + first;
-                    real *d_q_2_pre_row = d_q_2_pre_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
-                        const real d_s_2_1_d_q_3_pre = d_s_2_1_d_q_3_pre_row[unit];
-                        const real s_1 = s_1_row[unit];
-                        const real q_2 = q_2_row[unit];
-                        const real t_2 = t_2_row[unit];
-                        const real t_3 = t_3_row[unit];
-                        const real d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre;
-                        d_s_2_row[unit] = d_s_2;
-                        const real d_t_2 = d_s_2 * (q_2 - s_1);
-                        d_t_2_pre_row[unit] = d_t_2 * (1 - t_2) * t_2;
-                        const real d_q_2 = d_s_2 * t_2;
-                        d_q_2_pre_row[unit] = d_q_2 * (1 - q_2 * q_2);
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre
+                     * d_t_2 = d_s_2 * (q_2 - s_1)
+                     * d_t_2_pre = d_t_2 * (1 - t_2) * t_2
+                     * d_q_2 = d_s_2 * t_2
+                     * d_q_2_pre = d_q_2 * (1 - q_2**2) */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                        const real *d_s_2_1_d_q_3_pre_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *s_1_row = s_1_rows + row * nH + first;
+                        const real *q_2_row = q_2_rows + row * nH + first;
+                        const real *t_2_row = t_2_rows + row * nH + first;
+                        const real *t_3_row = t_3_rows + row * nH + first;
+                        real *d_s_2_row = d_s_2_rows + row * nH + first;
+                        real *d_t_2_pre_row = d_t_2_pre_rows + row * nH + first;
+                        real *d_q_2_pre_row = d_q_2_pre_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_h_in = d_h_in_row[unit];
+                            const real d_s_2_1_d_q_3_pre = d_s_2_1_d_q_3_pre_row[unit];
+                            const real s_1 = s_1_row[unit];
+                            const real q_2 = q_2_row[unit];
+                            const real t_2 = t_2_row[unit];
+                            const real t_3 = t_3_row[unit];
+                            const real d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre;
+                            d_s_2_row[unit] = d_s_2;
+                            const real d_t_2 = d_s_2 * (q_2 - s_1);
+                            d_t_2_pre_row[unit] = d_t_2 * (1 - t_2) * t_2;
+                            const real d_q_2 = d_s_2 * t_2;
+                            d_q_2_pre_row[unit] = d_q_2 * (1 - q_2 * q_2);
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_h_in_row = d_h_in_rows + row * nH + first;
+                        const real *d_s_2_1_d_q_3_pre_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *s_1_row = s_1_rows + row * nH + first;
+                        const real *q_2_row = q_2_rows + row * nH + first;
+                        const real *t_2_row = t_2_rows + row * nH + first;
+                        const real *t_3_row = t_3_rows + row * nH + first;
+                        real *d_s_2_row = d_s_2_rows + row * nH + first;
+                        real *d_t_2_pre_row = d_t_2_pre_rows + row * nH + first;
+                        real *d_q_2_pre_row = d_q_2_pre_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_h_in = d_h_in_row[unit];
+                            const real d_s_2_1_d_q_3_pre = d_s_2_1_d_q_3_pre_row[unit];
+                            const real s_1 = s_1_row[unit];
+                            const real q_2 = q_2_row[unit];
+                            const real t_2 = t_2_row[unit];
+                            const real t_3 = t_3_row[unit];
+                            const real d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre;
+                            d_s_2_row[unit] = d_s_2;
+                            const real d_t_2 = d_s_2 * (q_2 - s_1);
+                            d_t_2_pre_row[unit] = d_t_2 * (1 - t_2) * t_2;
+                            const real d_q_2 = d_s_2 * t_2;
+                            d_q_2_pre_row[unit] = d_q_2 * (1 - q_2 * q_2);
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_h_in_row = d_h_in_rows + row * nH + first;
-                    const real *d_s_2_1_d_q_3_pre_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *s_1_row = s_1_rows + row * nH + first;
-                    const real *q_2_row = q_2_rows + row * nH + first;
-                    const real *t_2_row = t_2_rows + row * nH + first;
-                    const real *t_3_row = t_3_rows + row * nH + first;
-                    real *d_s_2_row = d_s_2_rows + row * nH + first;
-                    real *d_t_2_pre_row = d_t_2_pre_rows + row * nH + first;
-                    real *d_q_2_pre_row = d_q_2_pre_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_h_in = d_h_in_row[unit];
-                        const real d_s_2_1_d_q_3_pre = d_s_2_1_d_q_3_pre_row[unit];
-                        const real s_1 = s_1_row[unit];
-                        const real q_2 = q_2_row[unit];
-                        const real t_2 = t_2_row[unit];
-                        const real t_3 = t_3_row[unit];
-                        const real d_s_2 = d_h_in * (1 - t_3) + d_s_2_1_d_q_3_pre;
-                        d_s_2_row[unit] = d_s_2;
-                        const real d_t_2 = d_s_2 * (q_2 - s_1);
-                        d_t_2_pre_row[unit] = d_t_2 * (1 - t_2) * t_2;
-                        const real d_q_2 = d_s_2 * t_2;
-                        d_q_2_pre_row[unit] = d_q_2 * (1 - q_2 * q_2);
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1780,91 +1824,102 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_3_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_t_2_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_q_2_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_3_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_3_panel_2, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_t_2_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_q_2_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_3_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_3_panel_2, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_s_1 = d_s_2 * (1 - t_2) + d_s_1_1_d_q_2_pre
-                 * d_t_1 = d_s_1 * (q_1 - h_prev)
-                 * d_t_1_pre = d_t_1 * (1 - t_1) * t_1
-                 * d_q_1 = d_s_1 * t_1
-                 * d_q_1_pre = d_q_1 * (1 - q_1**2) */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_s_2_row = d_s_2_rows + row * nH + first;
-                    const real *d_s_1_1_d_q_2_pre_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                    const real *q_1_row = q_1_rows + row * nH + first;
-                    const real *t_1_row = t_1_rows + row * nH + first;
-                    const real *t_2_row = t_2_rows + row * nH + first;
-                    real *d_s_1_row = d_s_1_rows + row * nH + first;
-                    real *d_t_1_pre_row = d_t_1_pre_rows + row * nH + first;
-                    real *d_q_1_pre_row = d_q_1_pre_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_s_2 = d_s_2_row[unit];
-                        const real d_s_1_1_d_q_2_pre = d_s_1_1_d_q_2_pre_row[unit];
-                        const real h_prev = h_prev_row[unit];
-                        const real q_1 = q_1_row[unit];
-                        const real t_1 = t_1_row[unit];
-                        const real t_2 = t_2_row[unit];
-                        const real d_s_1 = d_s_2 * (1 - t_2) + d_s_1_1_d_q_2_pre;
-                        d_s_1_row[unit] = d_s_1;
-                        const real d_t_1 = d_s_1 * (q_1 - h_prev);
-                        d_t_1_pre_row[unit] = d_t_1 * (1 - t_1) * t_1;
-                        const real d_q_1 = d_s_1 * t_1;
-                        d_q_1_pre_row[unit] = d_q_1 * (1 - q_1 * q_1);
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_s_1 = d_s_2 * (1 - t_2) + d_s_1_1_d_q_2_pre
+                     * d_t_1 = d_s_1 * (q_1 - h_prev)
+                     * d_t_1_pre = d_t_1 * (1 - t_1) * t_1
+                     * d_q_1 = d_s_1 * t_1
+                     * d_q_1_pre = d_q_1 * (1 - q_1**2) */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_s_2_row = d_s_2_rows + row * nH + first;
+                        const real *d_s_1_1_d_q_2_pre_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                        const real *q_1_row = q_1_rows + row * nH + first;
+                        const real *t_1_row = t_1_rows + row * nH + first;
+                        const real *t_2_row = t_2_rows + row * nH + first;
+                        real *d_s_1_row = d_s_1_rows + row * nH + first;
+                        real *d_t_1_pre_row = d_t_1_pre_rows + row * nH + first;
+                        real *d_q_1_pre_row = d_q_1_pre_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_s_2 = d_s_2_row[unit];
+                            const real d_s_1_1_d_q_2_pre = d_s_1_1_d_q_2_pre_row[unit];
+                            const real h_prev = h_prev_row[unit];
+                            const real q_1 = q_1_row[unit];
+                            const real t_1 = t_1_row[unit];
+                            const real t_2 = t_2_row[unit];
+                            const real d_s_1 = d_s_2 * (1 - t_2) + d_s_1_1_d_q_2_pre;
+                            d_s_1_row[unit] = d_s_1;
+                            const real d_t_1 = d_s_1 * (q_1 - h_prev);
+                            d_t_1_pre_row[unit] = d_t_1 * (1 - t_1) * t_1;
+                            const real d_q_1 = d_s_1 * t_1;
+                            d_q_1_pre_row[unit] = d_q_1 * (1 - q_1 * q_1);
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_s_2_row = d_s_2_rows + row * nH + first;
+                        const real *d_s_1_1_d_q_2_pre_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
+                        const real *q_1_row = q_1_rows + row * nH + first;
+                        const real *t_1_row = t_1_rows + row * nH + first;
+                        const real *t_2_row = t_2_rows + row * nH + first;
+                        real *d_s_1_row = d_s_1_rows + row * nH + first;
+                        real *d_t_1_pre_row = d_t_1_pre_rows + row * nH + first;
+                        real *d_q_1_pre_row = d_q_1_pre_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_s_2 = d_s_2_row[unit];
+                            const real d_s_1_1_d_q_2_pre = d_s_1_1_d_q_2_pre_row[unit];
+                            const real h_prev = h_prev_row[unit];
+                            const real q_1 = q_1_row[unit];
+                            const real t_1 = t_1_row[unit];
+                            const real t_2 = t_2_row[unit];
+                            const real d_s_1 = d_s_2 * (1 - t_2) + d_s_1_1_d_q_2_pre;
+                            d_s_1_row[unit] = d_s_1;
+                            const real d_t_1 = d_s_1 * (q_1 - h_prev);
+                            d_t_1_pre_row[unit] = d_t_1 * (1 - t_1) * t_1;
+                            const real d_q_1 = d_s_1 * t_1;
+                            d_q_1_pre_row[unit] = d_q_1 * (1 - q_1 * q_1);
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_s_2_row = d_s_2_rows + row * nH + first;
-                    const real *d_s_1_1_d_q_2_pre_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *h_prev_row = h_prev_rows + row * h_prev_stride + first;
-                    const real *q_1_row = q_1_rows + row * nH + first;
-                    const real *t_1_row = t_1_rows + row * nH + first;
-                    const real *t_2_row = t_2_rows + row * nH + first;
-                    real *d_s_1_row = d_s_1_rows + row * nH + first;
-                    real *d_t_1_pre_row = d_t_1_pre_rows + row * nH + first;
-                    real *d_q_1_pre_row = d_q_1_pre_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_s_2 = d_s_2_row[unit];
-                        const real d_s_1_1_d_q_2_pre = d_s_1_1_d_q_2_pre_row[unit];
-                        const real h_prev = h_prev_row[unit];
-                        const real q_1 = q_1_row[unit];
-                        const real t_1 = t_1_row[unit];
-                        const real t_2 = t_2_row[unit];
-                        const real d_s_1 = d_s_2 * (1 - t_2) + d_s_1_1_d_q_2_pre;
-                        d_s_1_row[unit] = d_s_1;
-                        const real d_t_1 = d_s_1 * (q_1 - h_prev);
-                        d_t_1_pre_row[unit] = d_t_1 * (1 - t_1) * t_1;
-                        const real d_q_1 = d_s_1 * t_1;
-                        d_q_1_pre_row[unit] = d_q_1 * (1 - q_1 * q_1);
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1903,61 +1958,72 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nH - first < width ? nH - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_4_whole + ((top + row) * slots + 0) * nH + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_4_whole + ((top + row) * slots + 0) * nH + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_t_1_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_4_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_4_panel_1, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_q_1_pre_rows + top * (nH), nH, 1,
+                         memory->reverse_4_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_4_panel_2, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_t_1_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_4_panel_1, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_q_1_pre_rows + top * (nH), nH, 1,
-                     memory->reverse_4_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_4_panel_2, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_prev = d_s_1 * (1 - t_1) + d_h_prev_1_d_q_1_pre */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_s_1_row = d_s_1_rows + row * nH + first;
-                    const real *d_h_prev_1_d_q_1_pre_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *t_1_row = t_1_rows + row * nH + first;
-                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real d_s_1 = d_s_1_row[unit];
-                        const real d_h_prev_1_d_q_1_pre = d_h_prev_1_d_q_1_pre_row[unit];
-                        const real t_1 = t_1_row[unit];
-                        d_h_prev_row[unit] = d_s_1 * (1 - t_1) + d_h_prev_1_d_q_1_pre;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nH - first < width ? nH - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_prev = d_s_1 * (1 - t_1) + d_h_prev_1_d_q_1_pre */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_s_1_row = d_s_1_rows + row * nH + first;
+                        const real *d_h_prev_1_d_q_1_pre_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *t_1_row = t_1_rows + row * nH + first;
+                        real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real d_s_1 = d_s_1_row[unit];
+                            const real d_h_prev_1_d_q_1_pre = d_h_prev_1_d_q_1_pre_row[unit];
+                            const real t_1 = t_1_row[unit];
+                            d_h_prev_row[unit] = d_s_1 * (1 - t_1) + d_h_prev_1_d_q_1_pre;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *d_s_1_row = d_s_1_rows + row * nH + first;
+                        const real *d_h_prev_1_d_q_1_pre_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *t_1_row = t_1_rows + row * nH + first;
+                        real *d_h_prev_row = d_h_prev_rows + row * nH + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real d_s_1 = d_s_1_row[unit];
+                            const real d_h_prev_1_d_q_1_pre = d_h_prev_1_d_q_1_pre_row[unit];
+                            const real t_1 = t_1_row[unit];
+                            d_h_prev_row[unit] = d_s_1 * (1 - t_1) + d_h_prev_1_d_q_1_pre;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *d_s_1_row = d_s_1_rows + row * nH + first;
-                    const real *d_h_prev_1_d_q_1_pre_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *t_1_row = t_1_rows + row * nH + first;
-                    real *d_h_prev_row = d_h_prev_rows + row * nH + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real d_s_1 = d_s_1_row[unit];
-                        const real d_h_prev_1_d_q_1_pre = d_h_prev_1_d_q_1_pre_row[unit];
-                        const real t_1 = t_1_row[unit];
-                        d_h_prev_row[unit] = d_s_1 * (1 - t_1) + d_h_prev_1_d_q_1_pre;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -2215,51 +2281,62 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nH, d_t_1_pre_rows + top * (nH), nH, 1,
+                         memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_10_panel_1, block, next, tiles, nH, 1 * vectors)},
+                        {nH, d_q_1_pre_rows + top * (nH), nH, 1,
+                         memory->deferred_10_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_10_panel_2, block, next, tiles, nH, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nH, d_t_1_pre_rows + top * (nH), nH, 1,
-                     memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_1, block, next, tiles, nH, 1 * vectors)},
-                    {nH, d_q_1_pre_rows + top * (nH), nH, 1,
-                     memory->deferred_10_panel_2 + block * (nH) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_2, block, next, tiles, nH, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_x = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_x = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }

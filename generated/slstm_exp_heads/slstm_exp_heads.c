@@ -629,165 +629,177 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t head = block / blocks_of_head, inside = block % blocks_of_head * width;
-        const int64_t first = head * nD + inside;
-        const int64_t units = nD - inside < width ? nD - inside : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 0) * (nD * nK) + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 1) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 1) * (nD * nK) + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 2) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 2) * (nD * nK) + first,
-                           (size_t)units * sizeof(real));
-                    memcpy(tile + (row * slots + 3) * width,
-                           memory->forward_1_whole + ((top + row) * slots + 3) * (nD * nK) + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t head = block / blocks_of_head, inside = block % blocks_of_head * width;
+                const int64_t first = head * nD + inside;
+                const int64_t units = nD - inside < width ? nD - inside : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 0) * (nD * nK) + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 1) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 1) * (nD * nK) + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 2) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 2) * (nD * nK) + first,
+                               (size_t)units * sizeof(real));
+                        memcpy(tile + (row * slots + 3) * width,
+                               memory->forward_1_whole + ((top + row) * slots + 3) * (nD * nK) + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nI, x_rows + top * (x_stride), x_stride, 1,
+                         memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
+                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 4 * vectors)},
+                        {nD, h_prev_rows + head * nD + top * (h_prev_stride), h_prev_stride, 1,
+                         memory->forward_1_panel_2 + block * (nD) * 4 * width, 4 * width,
+                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nD, 4 * vectors)},
+                    };
+                    for (int64_t row = 0; row < rows && memory->hoist; ++row)
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
+                               (size_t)(4 * width) * sizeof(real));
+                    cg_tile_of(rows, 4 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nI, x_rows + top * (x_stride), x_stride, 1,
-                     memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
-                     cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 4 * vectors)},
-                    {nD, h_prev_rows + head * nD + top * (h_prev_stride), h_prev_stride, 1,
-                     memory->forward_1_panel_2 + block * (nD) * 4 * width, 4 * width,
-                     cg_ahead(memory->forward_1_panel_2, block, next, tiles, nD, 4 * vectors)},
-                };
-                for (int64_t row = 0; row < rows && memory->hoist; ++row)
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top + row) * 4) * width,
-                           (size_t)(4 * width) * sizeof(real));
-                cg_tile_of(rows, 4 * vectors, terms1 + memory->hoist, 2 - memory->hoist, tile + 0 * width, slots * width, memory->hoist);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* z = tanh(b_z + x_w_z_h_prev)
-                 * i_bar = b_i + x_w_i_h_prev
-                 * f_bar = b_f + x_w_f_h_prev
-                 * o = sigmoid(b_o + x_w_o_h_prev)
-                 * log_f = m_prev + f_bar
-                 * m = maximum(log_f, i_bar)
-                 * i = exp(i_bar - m)
-                 * f = exp(log_f - m)
-                 * c = c_prev * f + z * i
-                 * n = n_prev * f + i
-                 * h = o * c / n */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                    const real *n_prev_row = n_prev_rows + row * n_prev_stride + first;
-                    const real *m_prev_row = m_prev_rows + row * m_prev_stride + first;
-                    const real *b_z_row = b_z_rows + first;
-                    const real *b_i_row = b_i_rows + first;
-                    const real *b_f_row = b_f_rows + first;
-                    const real *b_o_row = b_o_rows + first;
-                    const real *x_w_z_h_prev_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_w_i_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                    const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 2 * width;
-                    const real *x_w_o_h_prev_row = tile + (row - top) * slots * width + 3 * width;
-                    real *z_row = z_rows + row * (nD * nK) + first;
-                    real *i_bar_row = i_bar_rows + row * (nD * nK) + first;
-                    real *o_row = o_rows + row * (nD * nK) + first;
-                    real *log_f_row = log_f_rows + row * (nD * nK) + first;
-                    real *m_row = m_rows + row * m_stride + first;
-                    real *c_row = c_rows + row * c_stride + first;
-                    real *n_row = n_rows + row * n_stride + first;
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        const real c_prev = c_prev_row[unit];
-                        const real n_prev = n_prev_row[unit];
-                        const real m_prev = m_prev_row[unit];
-                        const real b_z = b_z_row[unit];
-                        const real b_i = b_i_row[unit];
-                        const real b_f = b_f_row[unit];
-                        const real b_o = b_o_row[unit];
-                        const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
-                        const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
-                        const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
-                        const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
-                        const real z = cg_tanh(b_z + x_w_z_h_prev);
-                        z_row[unit] = z;
-                        const real i_bar = b_i + x_w_i_h_prev;
-                        i_bar_row[unit] = i_bar;
-                        const real f_bar = b_f + x_w_f_h_prev;
-                        const real o = cg_sigmoid(b_o + x_w_o_h_prev);
-                        o_row[unit] = o;
-                        const real log_f = m_prev + f_bar;
-                        log_f_row[unit] = log_f;
-                        const real m = cg_maximum(log_f, i_bar);
-                        m_row[unit] = m;
-                        const real i = cg_exp(i_bar - m);
-                        const real f = cg_exp(log_f - m);
-                        const real c = c_prev * f + z * i;
-                        c_row[unit] = c;
-                        const real n = n_prev * f + i;
-                        n_row[unit] = n;
-                        h_row[unit] = o * c / n;
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t head = block / blocks_of_head, inside = block % blocks_of_head * width;
+                const int64_t first = head * nD + inside;
+                const int64_t units = nD - inside < width ? nD - inside : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* z = tanh(b_z + x_w_z_h_prev)
+                     * i_bar = b_i + x_w_i_h_prev
+                     * f_bar = b_f + x_w_f_h_prev
+                     * o = sigmoid(b_o + x_w_o_h_prev)
+                     * log_f = m_prev + f_bar
+                     * m = maximum(log_f, i_bar)
+                     * i = exp(i_bar - m)
+                     * f = exp(log_f - m)
+                     * c = c_prev * f + z * i
+                     * n = n_prev * f + i
+                     * h = o * c / n */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                        const real *n_prev_row = n_prev_rows + row * n_prev_stride + first;
+                        const real *m_prev_row = m_prev_rows + row * m_prev_stride + first;
+                        const real *b_z_row = b_z_rows + first;
+                        const real *b_i_row = b_i_rows + first;
+                        const real *b_f_row = b_f_rows + first;
+                        const real *b_o_row = b_o_rows + first;
+                        const real *x_w_z_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_w_i_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                        const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 2 * width;
+                        const real *x_w_o_h_prev_row = tile + (row - top) * slots * width + 3 * width;
+                        real *z_row = z_rows + row * (nD * nK) + first;
+                        real *i_bar_row = i_bar_rows + row * (nD * nK) + first;
+                        real *o_row = o_rows + row * (nD * nK) + first;
+                        real *log_f_row = log_f_rows + row * (nD * nK) + first;
+                        real *m_row = m_rows + row * m_stride + first;
+                        real *c_row = c_rows + row * c_stride + first;
+                        real *n_row = n_rows + row * n_stride + first;
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            const real c_prev = c_prev_row[unit];
+                            const real n_prev = n_prev_row[unit];
+                            const real m_prev = m_prev_row[unit];
+                            const real b_z = b_z_row[unit];
+                            const real b_i = b_i_row[unit];
+                            const real b_f = b_f_row[unit];
+                            const real b_o = b_o_row[unit];
+                            const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
+                            const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
+                            const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
+                            const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
+                            const real z = cg_tanh(b_z + x_w_z_h_prev);
+                            z_row[unit] = z;
+                            const real i_bar = b_i + x_w_i_h_prev;
+                            i_bar_row[unit] = i_bar;
+                            const real f_bar = b_f + x_w_f_h_prev;
+                            const real o = cg_sigmoid(b_o + x_w_o_h_prev);
+                            o_row[unit] = o;
+                            const real log_f = m_prev + f_bar;
+                            log_f_row[unit] = log_f;
+                            const real m = cg_maximum(log_f, i_bar);
+                            m_row[unit] = m;
+                            const real i = cg_exp(i_bar - m);
+                            const real f = cg_exp(log_f - m);
+                            const real c = c_prev * f + z * i;
+                            c_row[unit] = c;
+                            const real n = n_prev * f + i;
+                            n_row[unit] = n;
+                            h_row[unit] = o * c / n;
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
+                        const real *n_prev_row = n_prev_rows + row * n_prev_stride + first;
+                        const real *m_prev_row = m_prev_rows + row * m_prev_stride + first;
+                        const real *b_z_row = b_z_rows + first;
+                        const real *b_i_row = b_i_rows + first;
+                        const real *b_f_row = b_f_rows + first;
+                        const real *b_o_row = b_o_rows + first;
+                        const real *x_w_z_h_prev_row = tile + (row - top) * slots * width + 0 * width;
+                        const real *x_w_i_h_prev_row = tile + (row - top) * slots * width + 1 * width;
+                        const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 2 * width;
+                        const real *x_w_o_h_prev_row = tile + (row - top) * slots * width + 3 * width;
+                        real *z_row = z_rows + row * (nD * nK) + first;
+                        real *i_bar_row = i_bar_rows + row * (nD * nK) + first;
+                        real *o_row = o_rows + row * (nD * nK) + first;
+                        real *log_f_row = log_f_rows + row * (nD * nK) + first;
+                        real *m_row = m_rows + row * m_stride + first;
+                        real *c_row = c_rows + row * c_stride + first;
+                        real *n_row = n_rows + row * n_stride + first;
+                        real *h_row = h_rows + row * h_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            const real c_prev = c_prev_row[unit];
+                            const real n_prev = n_prev_row[unit];
+                            const real m_prev = m_prev_row[unit];
+                            const real b_z = b_z_row[unit];
+                            const real b_i = b_i_row[unit];
+                            const real b_f = b_f_row[unit];
+                            const real b_o = b_o_row[unit];
+                            const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
+                            const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
+                            const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
+                            const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
+                            const real z = cg_tanh(b_z + x_w_z_h_prev);
+                            z_row[unit] = z;
+                            const real i_bar = b_i + x_w_i_h_prev;
+                            i_bar_row[unit] = i_bar;
+                            const real f_bar = b_f + x_w_f_h_prev;
+                            const real o = cg_sigmoid(b_o + x_w_o_h_prev);
+                            o_row[unit] = o;
+                            const real log_f = m_prev + f_bar;
+                            log_f_row[unit] = log_f;
+                            const real m = cg_maximum(log_f, i_bar);
+                            m_row[unit] = m;
+                            const real i = cg_exp(i_bar - m);
+                            const real f = cg_exp(log_f - m);
+                            const real c = c_prev * f + z * i;
+                            c_row[unit] = c;
+                            const real n = n_prev * f + i;
+                            n_row[unit] = n;
+                            h_row[unit] = o * c / n;
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *c_prev_row = c_prev_rows + row * c_prev_stride + first;
-                    const real *n_prev_row = n_prev_rows + row * n_prev_stride + first;
-                    const real *m_prev_row = m_prev_rows + row * m_prev_stride + first;
-                    const real *b_z_row = b_z_rows + first;
-                    const real *b_i_row = b_i_rows + first;
-                    const real *b_f_row = b_f_rows + first;
-                    const real *b_o_row = b_o_rows + first;
-                    const real *x_w_z_h_prev_row = tile + (row - top) * slots * width + 0 * width;
-                    const real *x_w_i_h_prev_row = tile + (row - top) * slots * width + 1 * width;
-                    const real *x_w_f_h_prev_row = tile + (row - top) * slots * width + 2 * width;
-                    const real *x_w_o_h_prev_row = tile + (row - top) * slots * width + 3 * width;
-                    real *z_row = z_rows + row * (nD * nK) + first;
-                    real *i_bar_row = i_bar_rows + row * (nD * nK) + first;
-                    real *o_row = o_rows + row * (nD * nK) + first;
-                    real *log_f_row = log_f_rows + row * (nD * nK) + first;
-                    real *m_row = m_rows + row * m_stride + first;
-                    real *c_row = c_rows + row * c_stride + first;
-                    real *n_row = n_rows + row * n_stride + first;
-                    real *h_row = h_rows + row * h_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        const real c_prev = c_prev_row[unit];
-                        const real n_prev = n_prev_row[unit];
-                        const real m_prev = m_prev_row[unit];
-                        const real b_z = b_z_row[unit];
-                        const real b_i = b_i_row[unit];
-                        const real b_f = b_f_row[unit];
-                        const real b_o = b_o_row[unit];
-                        const real x_w_z_h_prev = x_w_z_h_prev_row[unit];
-                        const real x_w_i_h_prev = x_w_i_h_prev_row[unit];
-                        const real x_w_f_h_prev = x_w_f_h_prev_row[unit];
-                        const real x_w_o_h_prev = x_w_o_h_prev_row[unit];
-                        const real z = cg_tanh(b_z + x_w_z_h_prev);
-                        z_row[unit] = z;
-                        const real i_bar = b_i + x_w_i_h_prev;
-                        i_bar_row[unit] = i_bar;
-                        const real f_bar = b_f + x_w_f_h_prev;
-                        const real o = cg_sigmoid(b_o + x_w_o_h_prev);
-                        o_row[unit] = o;
-                        const real log_f = m_prev + f_bar;
-                        log_f_row[unit] = log_f;
-                        const real m = cg_maximum(log_f, i_bar);
-                        m_row[unit] = m;
-                        const real i = cg_exp(i_bar - m);
-                        const real f = cg_exp(log_f - m);
-                        const real c = c_prev * f + z * i;
-                        c_row[unit] = c;
-                        const real n = n_prev * f + i;
-                        n_row[unit] = n;
-                        h_row[unit] = o * c / n;
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1470,58 +1482,70 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t head = block / blocks_of_head, inside = block % blocks_of_head * width;
-        const int64_t first = head * nD + inside;
-        const int64_t units = nD - inside < width ? nD - inside : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->reverse_2_whole + ((top + row) * slots + 0) * (nD * nK) + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t head = block / blocks_of_head, inside = block % blocks_of_head * width;
+                const int64_t first = head * nD + inside;
+                const int64_t units = nD - inside < width ? nD - inside : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->reverse_2_whole + ((top + row) * slots + 0) * (nD * nK) + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nD, d_o_pre_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
+                         memory->reverse_2_panel_1 + block * (nD) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nD, 1 * vectors)},
+                        {nD, d_m_prev_step_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
+                         memory->reverse_2_panel_2 + block * (nD) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nD, 1 * vectors)},
+                        {nD, d_i_bar_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
+                         memory->reverse_2_panel_3 + block * (nD) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_3, block, next, tiles, nD, 1 * vectors)},
+                        {nD, d_z_pre_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
+                         memory->reverse_2_panel_4 + block * (nD) * 1 * width, 1 * width,
+                         cg_ahead(memory->reverse_2_panel_4, block, next, tiles, nD, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nD, d_o_pre_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
-                     memory->reverse_2_panel_1 + block * (nD) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nD, 1 * vectors)},
-                    {nD, d_m_prev_step_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
-                     memory->reverse_2_panel_2 + block * (nD) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nD, 1 * vectors)},
-                    {nD, d_i_bar_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
-                     memory->reverse_2_panel_3 + block * (nD) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_3, block, next, tiles, nD, 1 * vectors)},
-                    {nD, d_z_pre_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
-                     memory->reverse_2_panel_4 + block * (nD) * 1 * width, 1 * width,
-                     cg_ahead(memory->reverse_2_panel_4, block, next, tiles, nD, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_h_prev = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_h_prev_row_0 = d_h_prev_rows + row * (nD * nK) + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_h_prev_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t head = block / blocks_of_head, inside = block % blocks_of_head * width;
+                const int64_t first = head * nD + inside;
+                const int64_t units = nD - inside < width ? nD - inside : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_h_prev = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_h_prev_row_0 = d_h_prev_rows + row * (nD * nK) + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_h_prev_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_h_prev_row_0 = d_h_prev_rows + row * (nD * nK) + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_h_prev_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_h_prev_row_0 = d_h_prev_rows + row * (nD * nK) + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_h_prev_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }
@@ -1789,57 +1813,68 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
         }
         (void)first;
     }
-    for (int64_t turn = begin; turn < end; ++turn) {
-        const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
-        const int64_t first = block * width;
-        const int64_t units = nI - first < width ? nI - first : (int64_t)width;
-        const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+    const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
+    for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
+        blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real tile[CELLGEN_TILE_HEIGHT * slots * width];
-            if (memory->unpacked) { /* the product is there */
-                for (int64_t row = 0; row < rows; ++row) {
-                    memcpy(tile + (row * slots + 0) * width,
-                           memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
-                           (size_t)units * sizeof(real));
+            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                if (memory->unpacked) { /* the product is there */
+                    for (int64_t row = 0; row < rows; ++row) {
+                        memcpy(tile + (row * slots + 0) * width,
+                               memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
+                               (size_t)units * sizeof(real));
+                    }
+                } else {
+                    const cg_term terms1[] = {
+                        {nD * nK, d_o_pre_rows + top * ((nD * nK)), (nD * nK), 1,
+                         memory->deferred_10_panel_1 + block * (nD * nK) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_10_panel_1, block, next, tiles, nD * nK, 1 * vectors)},
+                        {nD * nK, d_m_prev_step_rows + top * ((nD * nK)), (nD * nK), 1,
+                         memory->deferred_10_panel_2 + block * (nD * nK) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_10_panel_2, block, next, tiles, nD * nK, 1 * vectors)},
+                        {nD * nK, d_i_bar_rows + top * ((nD * nK)), (nD * nK), 1,
+                         memory->deferred_10_panel_3 + block * (nD * nK) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_10_panel_3, block, next, tiles, nD * nK, 1 * vectors)},
+                        {nD * nK, d_z_pre_rows + top * ((nD * nK)), (nD * nK), 1,
+                         memory->deferred_10_panel_4 + block * (nD * nK) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_10_panel_4, block, next, tiles, nD * nK, 1 * vectors)},
+                    };
+                    cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
                 }
-            } else {
-                const cg_term terms1[] = {
-                    {nD * nK, d_o_pre_rows + top * ((nD * nK)), (nD * nK), 1,
-                     memory->deferred_10_panel_1 + block * (nD * nK) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_1, block, next, tiles, nD * nK, 1 * vectors)},
-                    {nD * nK, d_m_prev_step_rows + top * ((nD * nK)), (nD * nK), 1,
-                     memory->deferred_10_panel_2 + block * (nD * nK) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_2, block, next, tiles, nD * nK, 1 * vectors)},
-                    {nD * nK, d_i_bar_rows + top * ((nD * nK)), (nD * nK), 1,
-                     memory->deferred_10_panel_3 + block * (nD * nK) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_3, block, next, tiles, nD * nK, 1 * vectors)},
-                    {nD * nK, d_z_pre_rows + top * ((nD * nK)), (nD * nK), 1,
-                     memory->deferred_10_panel_4 + block * (nD * nK) * 1 * width, 1 * width,
-                     cg_ahead(memory->deferred_10_panel_4, block, next, tiles, nD * nK, 1 * vectors)},
-                };
-                cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
             }
-            if (units == width) { /* a whole block: its width is known */
-                /* d_x = slot 0 */
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < width; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
+            for (int64_t turn = pass; turn < pass + blocks; ++turn) {
+                const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
+                const int64_t first = block * width;
+                const int64_t units = nI - first < width ? nI - first : (int64_t)width;
+                real *const tile = here + (turn - pass) * rows * slots * width;
+                if (units == width) { /* a whole block: its width is known */
+                    /* d_x = slot 0 */
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < width; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
+                    }
+                } else {
+                    for (int64_t row = top; row < top + rows; ++row) {
+                        const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
+                        real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
+                        CELLGEN_VECTORIZE
+                        for (int64_t unit = 0; unit < units; ++unit) {
+                            d_x_row_0[unit] = tile_0[unit];
+                        }
                     }
                 }
-} else {
-                for (int64_t row = top; row < top + rows; ++row) {
-                    const real *tile_0 = tile + (row - top) * slots * width + 0 * width;
-                    real *d_x_row_0 = d_x_rows + row * d_x_stride + first;
-                    CELLGEN_VECTORIZE
-                    for (int64_t unit = 0; unit < units; ++unit) {
-                        d_x_row_0[unit] = tile_0[unit];
-                    }
-                }
-}
+            }
         }
     }
 }
