@@ -12,6 +12,7 @@ import math
 import os
 import statistics
 import xml.etree.ElementTree as ET
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import cellgen
-from benchmarks import figures
+from benchmarks import figures, where
 from cellgen import cli
 from cellgen.bench import command, memory
 from cellgen.bench.claims import between
@@ -415,3 +416,32 @@ def test_a_figure_is_the_case_in_short():
         "with 2 threads"
     )
     assert lines[-1] == "| `any` | forward+backward | 2 | **2.00** 2.00; 0.75±0.25 torch |"
+
+
+@pytest.mark.parametrize(
+    ("symbol", "kind"),
+    [
+        ("cellgen_tile_6x4_f32", "products"),
+        ("cellgen_pack_slot_f32.constprop.0", "packing"),
+        ("cellgen_gemm_packed_f32", "packing"),
+        ("lstm_sequence_forward_forward_1_f32", "functions of a step"),
+        ("lstm_sequence_backward_reverse_2_f32", "functions of a step"),
+        ("lstm_sequence_backward_deferred_1_f32.constprop.0", "deferred, pointwise"),
+        ("cellgen_team_barrier", "waiting"),
+        ("lstm_sequence_backward_task_f32", "other of the kernel"),
+        ("asm_exc_page_fault", "page faults"),
+        ("_PyEval_EvalFrameDefault", "Python"),
+        ("__memmove_evex_unaligned_erms", "rest"),
+    ],
+)
+def test_samples_of_a_profile_belong_to_parts_of_a_kernel(symbol: str, kind: str) -> None:
+    assert where.kind_of(symbol) == kind
+
+
+def test_parts_of_a_kernel_are_shares_of_all_samples() -> None:
+    symbols = Counter({"cellgen_tile_6x4_f32": 60, "cellgen_team_barrier": 30, "memcpy": 10})
+    line = where.markdown([("`lstm` forward W1", 0.00025, symbols)]).splitlines()[-1]
+    shares = ["60", "0", "0", "0", "30", "0", "0", "0", "10"]
+    assert [cell.strip() for cell in line.strip("|").split("|")] == [
+        "`lstm` forward W1", "0.25", *shares
+    ]  # fmt: skip

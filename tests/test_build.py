@@ -59,6 +59,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
     def make(lines: str) -> Path:
         real = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
         path = tmp_path / "fake-cc"
+        path.unlink(missing_ok=True)  # one that still runs is busy
         path.write_text(
             f'#!/bin/sh\ncase " $* " in\n  *" -### "*|*" -E "*|*" --version "*) ;;\n'
             f'  *" -c "*) echo $$ >> {pids}\n{lines}\n  ;;\nesac\nexec {real} "$@"\n'

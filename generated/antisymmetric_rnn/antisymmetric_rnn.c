@@ -342,7 +342,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(antisymmetric_rnn_sequence_forward_memory);
 
-static void CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1)(
     const CELLGEN_NAME(antisymmetric_rnn_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -463,7 +463,7 @@ static void CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(antisymmetric_rnn_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(antisymmetric_rnn_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -795,7 +795,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(antisymmetric_rnn_sequence_backward_memory);
 
-static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_1)(
     const CELLGEN_NAME(antisymmetric_rnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -838,7 +838,7 @@ static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2)(
     const CELLGEN_NAME(antisymmetric_rnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -935,7 +935,7 @@ static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_1)(
     const CELLGEN_NAME(antisymmetric_rnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -962,7 +962,7 @@ static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2)(
     const CELLGEN_NAME(antisymmetric_rnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -983,7 +983,7 @@ static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_tanh_pre_rows, nH, d_a_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3)(
     const CELLGEN_NAME(antisymmetric_rnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1003,7 +1003,7 @@ static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(antisymmetric_rnn_sequence_backward_deferred_4)(
     const CELLGEN_NAME(antisymmetric_rnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

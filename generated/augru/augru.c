@@ -422,7 +422,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(augru_sequence_forward_memory);
 
-static void CELLGEN_NAME(augru_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_forward_forward_1)(
     const CELLGEN_NAME(augru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -634,7 +634,7 @@ static void CELLGEN_NAME(augru_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(augru_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(augru_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -997,7 +997,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(augru_sequence_backward_memory);
 
-static void CELLGEN_NAME(augru_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_reverse_1)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1083,7 +1083,7 @@ static void CELLGEN_NAME(augru_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(augru_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_reverse_2)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1194,7 +1194,7 @@ static void CELLGEN_NAME(augru_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(augru_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_1)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1235,7 +1235,7 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(augru_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_2)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1266,7 +1266,7 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_2)(
     }
 }
 
-static void CELLGEN_NAME(augru_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_3)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1287,7 +1287,7 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_u_n_rows, nH, d_u_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(augru_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_4)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1307,7 +1307,7 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_pre_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(augru_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_5)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1328,7 +1328,7 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_r_pre_rows, nH, d_u_r_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(augru_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_6)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1348,7 +1348,7 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_r_pre_rows, nH, d_w_r_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(augru_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_7)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1369,7 +1369,7 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_sigmoid_pre_rows, nH, d_u_u_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(augru_sequence_backward_deferred_8)(
+CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_8)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1389,7 +1389,7 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred_8)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_rows, nH, d_w_u_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(augru_sequence_backward_deferred_9)(
+CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_9)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

@@ -314,7 +314,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(brc_sequence_forward_memory);
 
-static void CELLGEN_NAME(brc_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_forward_forward_1)(
     const CELLGEN_NAME(brc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -471,7 +471,7 @@ static void CELLGEN_NAME(brc_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(brc_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(brc_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -788,7 +788,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(brc_sequence_backward_memory);
 
-static void CELLGEN_NAME(brc_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_backward_reverse_1)(
     const CELLGEN_NAME(brc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -865,7 +865,7 @@ static void CELLGEN_NAME(brc_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(brc_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_backward_deferred_1)(
     const CELLGEN_NAME(brc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -904,7 +904,7 @@ static void CELLGEN_NAME(brc_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(brc_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_backward_deferred_2)(
     const CELLGEN_NAME(brc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -924,7 +924,7 @@ static void CELLGEN_NAME(brc_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_2_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(brc_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_backward_deferred_3)(
     const CELLGEN_NAME(brc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -944,7 +944,7 @@ static void CELLGEN_NAME(brc_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_rows, nH, d_w_a_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(brc_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_backward_deferred_4)(
     const CELLGEN_NAME(brc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -964,7 +964,7 @@ static void CELLGEN_NAME(brc_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_c_pre_rows, nH, d_w_c_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(brc_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_backward_deferred_5)(
     const CELLGEN_NAME(brc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

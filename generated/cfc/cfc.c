@@ -521,7 +521,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(cfc_sequence_forward_memory);
 
-static void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
     const CELLGEN_NAME(cfc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -649,7 +649,7 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(cfc_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(cfc_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -671,7 +671,7 @@ static void CELLGEN_NAME(cfc_sequence_forward_forward_1_hoist)(
                 memory->forward_1_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
 }
 
-static void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
+CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
     const CELLGEN_NAME(cfc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1171,7 +1171,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(cfc_sequence_backward_memory);
 
-static void CELLGEN_NAME(cfc_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_reverse_1)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1239,7 +1239,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1357,7 +1357,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
+CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1443,7 +1443,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
     }
 }
 
-static void CELLGEN_NAME(cfc_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_1)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1483,7 +1483,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(cfc_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_2)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1525,7 +1525,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_2)(
     }
 }
 
-static void CELLGEN_NAME(cfc_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_3)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1557,7 +1557,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_3)(
     }
 }
 
-static void CELLGEN_NAME(cfc_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_4)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1579,7 +1579,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nM, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_w_bb_rows, nM, d_w_bb_rows + nI * nM + first * nM, nM, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(cfc_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_5)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1600,7 +1600,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nM, row_end - row_begin, x_rows + first, x_stride, d_b_bb_terms_rows, nM, d_w_bb_rows + first * nM, nM, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(cfc_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_6)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1620,7 +1620,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, q_rows + first, nM, d_k_pre_rows, nH, d_w_k_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(cfc_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_7)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1640,7 +1640,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, q_rows + first, nM, d_g_pre_rows, nH, d_w_g_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
+CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1660,7 +1660,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, q_rows + first, nM, d_f_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(cfc_sequence_backward_deferred_9)(
+CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_9)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

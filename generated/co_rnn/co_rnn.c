@@ -320,7 +320,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(co_rnn_sequence_forward_memory);
 
-static void CELLGEN_NAME(co_rnn_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(co_rnn_sequence_forward_forward_1)(
     const CELLGEN_NAME(co_rnn_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -464,7 +464,7 @@ static void CELLGEN_NAME(co_rnn_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(co_rnn_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(co_rnn_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(co_rnn_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -804,7 +804,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(co_rnn_sequence_backward_memory);
 
-static void CELLGEN_NAME(co_rnn_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(co_rnn_sequence_backward_reverse_1)(
     const CELLGEN_NAME(co_rnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -863,7 +863,7 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(co_rnn_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(co_rnn_sequence_backward_reverse_2)(
     const CELLGEN_NAME(co_rnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -979,7 +979,7 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(co_rnn_sequence_backward_deferred_1)(
     const CELLGEN_NAME(co_rnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1006,7 +1006,7 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(co_rnn_sequence_backward_deferred_2)(
     const CELLGEN_NAME(co_rnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1026,7 +1026,7 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_force_pre_rows, nH, d_u_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(co_rnn_sequence_backward_deferred_3)(
     const CELLGEN_NAME(co_rnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1047,7 +1047,7 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, z_prev_rows + first, z_prev_stride, d_force_pre_rows, nH, d_v_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(co_rnn_sequence_backward_deferred_4)(
     const CELLGEN_NAME(co_rnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1068,7 +1068,7 @@ static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_force_pre_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(co_rnn_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(co_rnn_sequence_backward_deferred_5)(
     const CELLGEN_NAME(co_rnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

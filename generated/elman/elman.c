@@ -214,7 +214,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(elman_sequence_forward_memory);
 
-static void CELLGEN_NAME(elman_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(elman_sequence_forward_forward_1)(
     const CELLGEN_NAME(elman_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -324,7 +324,7 @@ static void CELLGEN_NAME(elman_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(elman_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(elman_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(elman_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -625,7 +625,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(elman_sequence_backward_memory);
 
-static void CELLGEN_NAME(elman_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(elman_sequence_backward_reverse_1)(
     const CELLGEN_NAME(elman_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -663,7 +663,7 @@ static void CELLGEN_NAME(elman_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(elman_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(elman_sequence_backward_reverse_2)(
     const CELLGEN_NAME(elman_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -748,7 +748,7 @@ static void CELLGEN_NAME(elman_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(elman_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(elman_sequence_backward_deferred_1)(
     const CELLGEN_NAME(elman_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -775,7 +775,7 @@ static void CELLGEN_NAME(elman_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(elman_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(elman_sequence_backward_deferred_2)(
     const CELLGEN_NAME(elman_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -796,7 +796,7 @@ static void CELLGEN_NAME(elman_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_bar_rows, nH, d_u_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(elman_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(elman_sequence_backward_deferred_3)(
     const CELLGEN_NAME(elman_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -816,7 +816,7 @@ static void CELLGEN_NAME(elman_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_h_bar_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(elman_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(elman_sequence_backward_deferred_4)(
     const CELLGEN_NAME(elman_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

@@ -441,7 +441,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(gru_sequence_forward_memory);
 
-static void CELLGEN_NAME(gru_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_sequence_forward_forward_1)(
     const CELLGEN_NAME(gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -647,7 +647,7 @@ static void CELLGEN_NAME(gru_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(gru_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(gru_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -999,7 +999,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(gru_sequence_backward_memory);
 
-static void CELLGEN_NAME(gru_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_sequence_backward_reverse_1)(
     const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1072,7 +1072,7 @@ static void CELLGEN_NAME(gru_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(gru_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_sequence_backward_reverse_2)(
     const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1183,7 +1183,7 @@ static void CELLGEN_NAME(gru_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(gru_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_sequence_backward_deferred_1)(
     const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1231,7 +1231,7 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(gru_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_sequence_backward_deferred_2)(
     const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1252,7 +1252,7 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_s_rows, nH, d_u_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(gru_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_sequence_backward_deferred_3)(
     const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1272,7 +1272,7 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_bar_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(gru_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_sequence_backward_deferred_4)(
     const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1293,7 +1293,7 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_r_bar_rows, nH, d_u_r_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(gru_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_sequence_backward_deferred_5)(
     const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1313,7 +1313,7 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_r_bar_rows, nH, d_w_r_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(gru_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_sequence_backward_deferred_6)(
     const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1334,7 +1334,7 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_z_bar_rows, nH, d_u_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(gru_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_sequence_backward_deferred_7)(
     const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1354,7 +1354,7 @@ static void CELLGEN_NAME(gru_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_bar_rows, nH, d_w_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(gru_sequence_backward_deferred_8)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_sequence_backward_deferred_8)(
     const CELLGEN_NAME(gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

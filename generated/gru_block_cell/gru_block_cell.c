@@ -399,7 +399,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(gru_block_cell_sequence_forward_memory);
 
-static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(
     const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -542,7 +542,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -563,7 +563,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_1_hoist)(
                 memory->forward_1_hoisted + block * memory->window_rows * 2 * width, 2 * width, 0);
 }
 
-static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(
     const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -693,7 +693,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2)(
     }
 }
 
-static void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_forward_forward_2_hoist)(
     const CELLGEN_NAME(gru_block_cell_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -1077,7 +1077,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(gru_block_cell_sequence_backward_memory);
 
-static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1)(
     const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1143,7 +1143,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
     const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1273,7 +1273,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(
     const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1382,7 +1382,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_3)(
     }
 }
 
-static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(
     const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1422,7 +1422,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2)(
     const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1449,7 +1449,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2)(
     }
 }
 
-static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3)(
     const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1468,7 +1468,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_r_rows + first, nH, d_c_bar_rows, nH, d_w_c_rows + nI * nH + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(
     const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1488,7 +1488,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_c_bar_rows, nH, d_w_c_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(
     const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1509,7 +1509,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, 2 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_r_bar_u_bar_rows, (2 * nH), d_w_ru_rows + nI * (2 * nH) + first * (2 * nH), 2 * nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(
     const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1529,7 +1529,7 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, 2 * nH, row_end - row_begin, x_rows + first, x_stride, d_r_bar_u_bar_rows, (2 * nH), d_w_ru_rows + first * (2 * nH), 2 * nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
     const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

@@ -525,7 +525,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(gru_reset_before_sequence_forward_memory);
 
-static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1)(
     const CELLGEN_NAME(gru_reset_before_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -673,7 +673,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(gru_reset_before_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -694,7 +694,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_1_hoist)(
                 memory->forward_1_hoisted + block * memory->window_rows * 2 * width, 2 * width, 0);
 }
 
-static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2)(
     const CELLGEN_NAME(gru_reset_before_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -822,7 +822,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2)(
     }
 }
 
-static void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_forward_forward_2_hoist)(
     const CELLGEN_NAME(gru_reset_before_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -1182,7 +1182,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(gru_reset_before_sequence_backward_memory);
 
-static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_1)(
     const CELLGEN_NAME(gru_reset_before_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1238,7 +1238,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2)(
     const CELLGEN_NAME(gru_reset_before_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1361,7 +1361,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3)(
     const CELLGEN_NAME(gru_reset_before_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1475,7 +1475,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_reverse_3)(
     }
 }
 
-static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_1)(
     const CELLGEN_NAME(gru_reset_before_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1528,7 +1528,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_2)(
     const CELLGEN_NAME(gru_reset_before_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1547,7 +1547,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_r_rows + first, nH, d_n_bar_rows, nH, d_u_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3)(
     const CELLGEN_NAME(gru_reset_before_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1567,7 +1567,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_bar_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_4)(
     const CELLGEN_NAME(gru_reset_before_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1588,7 +1588,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_r_bar_rows, nH, d_u_r_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_5)(
     const CELLGEN_NAME(gru_reset_before_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1608,7 +1608,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_r_bar_rows, nH, d_w_r_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_6)(
     const CELLGEN_NAME(gru_reset_before_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1629,7 +1629,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_z_bar_rows, nH, d_u_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_7)(
     const CELLGEN_NAME(gru_reset_before_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1649,7 +1649,7 @@ static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_bar_rows, nH, d_w_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_8)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_reset_before_sequence_backward_deferred_8)(
     const CELLGEN_NAME(gru_reset_before_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

@@ -55,6 +55,9 @@
 
 #define CELLGEN_ALIGNED __attribute__((aligned(64)))
 
+/* A stage of a step is a function of its own, also in a profile (benchmarks/where.py). */
+#define CELLGEN_STAGE static __attribute__((noinline))
+
 /* Units of which threads take whole multiples: the widest block of units of a step's tiles, whose
  * widest panel has that many slots (0: no tile), and no less than a cache line of floats. */
 #define CELLGEN_GRAIN(slots) ((slots) == 0 ? 16 : CELLGEN_SLOT_VECTORS(slots) * CELLGEN_REAL_LANES)

@@ -219,7 +219,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(ind_rnn_sequence_forward_memory);
 
-static void CELLGEN_NAME(ind_rnn_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(ind_rnn_sequence_forward_forward_1)(
     const CELLGEN_NAME(ind_rnn_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -332,7 +332,7 @@ static void CELLGEN_NAME(ind_rnn_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(ind_rnn_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(ind_rnn_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(ind_rnn_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -625,7 +625,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(ind_rnn_sequence_backward_memory);
 
-static void CELLGEN_NAME(ind_rnn_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(ind_rnn_sequence_backward_reverse_1)(
     const CELLGEN_NAME(ind_rnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -671,7 +671,7 @@ static void CELLGEN_NAME(ind_rnn_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(ind_rnn_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(ind_rnn_sequence_backward_deferred_1)(
     const CELLGEN_NAME(ind_rnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -707,7 +707,7 @@ static void CELLGEN_NAME(ind_rnn_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(ind_rnn_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(ind_rnn_sequence_backward_deferred_2)(
     const CELLGEN_NAME(ind_rnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -727,7 +727,7 @@ static void CELLGEN_NAME(ind_rnn_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_h_bar_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(ind_rnn_sequence_backward_deferred_3)(
     const CELLGEN_NAME(ind_rnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

@@ -348,7 +348,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(janet_sequence_forward_memory);
 
-static void CELLGEN_NAME(janet_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_forward_forward_1)(
     const CELLGEN_NAME(janet_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -494,7 +494,7 @@ static void CELLGEN_NAME(janet_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(janet_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(janet_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -821,7 +821,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(janet_sequence_backward_memory);
 
-static void CELLGEN_NAME(janet_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_backward_reverse_1)(
     const CELLGEN_NAME(janet_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -888,7 +888,7 @@ static void CELLGEN_NAME(janet_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(janet_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_backward_reverse_2)(
     const CELLGEN_NAME(janet_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -992,7 +992,7 @@ static void CELLGEN_NAME(janet_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(janet_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_backward_deferred_1)(
     const CELLGEN_NAME(janet_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1026,7 +1026,7 @@ static void CELLGEN_NAME(janet_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(janet_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_backward_deferred_2)(
     const CELLGEN_NAME(janet_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1047,7 +1047,7 @@ static void CELLGEN_NAME(janet_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_n_pre_rows, nH, d_u_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(janet_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_backward_deferred_3)(
     const CELLGEN_NAME(janet_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1067,7 +1067,7 @@ static void CELLGEN_NAME(janet_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_pre_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(janet_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_backward_deferred_4)(
     const CELLGEN_NAME(janet_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1088,7 +1088,7 @@ static void CELLGEN_NAME(janet_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_bar_rows, nH, d_u_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(janet_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_backward_deferred_5)(
     const CELLGEN_NAME(janet_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1108,7 +1108,7 @@ static void CELLGEN_NAME(janet_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_bar_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(janet_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(janet_sequence_backward_deferred_6)(
     const CELLGEN_NAME(janet_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

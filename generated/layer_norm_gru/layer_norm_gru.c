@@ -1303,7 +1303,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(layer_norm_gru_sequence_forward_memory);
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(
     const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1415,7 +1415,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
     const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1527,7 +1527,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_2)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_3)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_3)(
     const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1562,7 +1562,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_3)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_4)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_4)(
     const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1597,7 +1597,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_4)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_5)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_5)(
     const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1636,7 +1636,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_5)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_6)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_6)(
     const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1675,7 +1675,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_6)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_7)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_7)(
     const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1722,7 +1722,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_7)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_forward_forward_8)(
     const CELLGEN_NAME(layer_norm_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2196,7 +2196,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(layer_norm_gru_sequence_backward_memory);
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2343,7 +2343,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2386,7 +2386,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_3)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_3)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2429,7 +2429,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_3)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2471,7 +2471,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_4)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_5)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_5)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2513,7 +2513,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_5)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2558,7 +2558,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_6)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_7)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_7)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2600,7 +2600,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_7)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_8)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_8)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2704,7 +2704,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_reverse_8)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2747,7 +2747,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2790,7 +2790,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_2)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2848,7 +2848,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_3)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2903,7 +2903,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2924,7 +2924,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_n_rows, nH, d_u_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2945,7 +2945,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, 2 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_rows, (2 * nH), d_u_rows + first * (2 * nH), 2 * nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2988,7 +2988,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3030,7 +3030,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3072,7 +3072,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3114,7 +3114,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_11)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_11)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3156,7 +3156,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_11)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3176,7 +3176,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_xw_n_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_13)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_13)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3196,7 +3196,7 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_13)(
     cg_gemm_tn_down(units, 2 * nH, row_end - row_begin, x_rows + first, x_stride, d_xw_rows, (2 * nH), d_w_rows + first * (2 * nH), 2 * nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_14)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_14)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

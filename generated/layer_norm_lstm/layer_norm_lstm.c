@@ -1149,7 +1149,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory);
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1261,7 +1261,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_2)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_2)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1296,7 +1296,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_2)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_3)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_3)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1335,7 +1335,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_3)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_4)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_4)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1368,7 +1368,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_4)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_5)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_5)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1423,7 +1423,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_5)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1495,7 +1495,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_6)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_7)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_7)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1525,7 +1525,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_7)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_8)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_8)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1551,7 +1551,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_8)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_forward_forward_9)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1967,7 +1967,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory);
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2037,7 +2037,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_2)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2092,7 +2092,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2201,7 +2201,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_3)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2232,7 +2232,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_4)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2275,7 +2275,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_5)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2353,7 +2353,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_6)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2396,7 +2396,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_7)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_8)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_8)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2427,7 +2427,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_8)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_9)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_9)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2469,7 +2469,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_9)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_10)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_10)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2511,7 +2511,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_10)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_11)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_11)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2596,7 +2596,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_reverse_11)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2639,7 +2639,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2679,7 +2679,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2738,7 +2738,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2759,7 +2759,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2790,7 +2790,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2832,7 +2832,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2874,7 +2874,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7)(
     }
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2894,7 +2894,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(
     cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_xw_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_9)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_9)(
     const CELLGEN_NAME(layer_norm_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

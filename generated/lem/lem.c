@@ -532,7 +532,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(lem_sequence_forward_memory);
 
-static void CELLGEN_NAME(lem_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_1)(
     const CELLGEN_NAME(lem_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -716,7 +716,7 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(lem_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(lem_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -737,7 +737,7 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_1_hoist)(
                 memory->forward_1_hoisted + block * memory->window_rows * 3 * width, 3 * width, 0);
 }
 
-static void CELLGEN_NAME(lem_sequence_forward_forward_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_2)(
     const CELLGEN_NAME(lem_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -863,7 +863,7 @@ static void CELLGEN_NAME(lem_sequence_forward_forward_2)(
     }
 }
 
-static void CELLGEN_NAME(lem_sequence_forward_forward_2_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_2_hoist)(
     const CELLGEN_NAME(lem_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -1274,7 +1274,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(lem_sequence_backward_memory);
 
-static void CELLGEN_NAME(lem_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_reverse_1)(
     const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1358,7 +1358,7 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(lem_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_reverse_2)(
     const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1497,7 +1497,7 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
+CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
     const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1608,7 +1608,7 @@ static void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
     }
 }
 
-static void CELLGEN_NAME(lem_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_1)(
     const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1656,7 +1656,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(lem_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_2)(
     const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1676,7 +1676,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_2_rows, nH, d_v_y_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lem_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_3)(
     const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1696,7 +1696,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, z_rows + first, z_stride, d_tanh_pre_2_rows, nH, d_w_y_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lem_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_4)(
     const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1716,7 +1716,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_rows, nH, d_v_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lem_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_5)(
     const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1737,7 +1737,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_tanh_pre_rows, nH, d_w_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lem_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_6)(
     const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1757,7 +1757,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_2_rows, nH, d_v_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lem_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_7)(
     const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1778,7 +1778,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_sigmoid_pre_2_rows, nH, d_w_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lem_sequence_backward_deferred_8)(
+CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_8)(
     const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1798,7 +1798,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_8)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_rows, nH, d_v_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lem_sequence_backward_deferred_9)(
+CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_9)(
     const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1819,7 +1819,7 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred_9)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_sigmoid_pre_rows, nH, d_w_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
+CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
     const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

@@ -387,7 +387,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(li_gru_sequence_forward_memory);
 
-static void CELLGEN_NAME(li_gru_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_forward_forward_1)(
     const CELLGEN_NAME(li_gru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -545,7 +545,7 @@ static void CELLGEN_NAME(li_gru_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(li_gru_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(li_gru_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -873,7 +873,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(li_gru_sequence_backward_memory);
 
-static void CELLGEN_NAME(li_gru_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_backward_reverse_1)(
     const CELLGEN_NAME(li_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -932,7 +932,7 @@ static void CELLGEN_NAME(li_gru_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(li_gru_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_backward_reverse_2)(
     const CELLGEN_NAME(li_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1036,7 +1036,7 @@ static void CELLGEN_NAME(li_gru_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(li_gru_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_backward_deferred_1)(
     const CELLGEN_NAME(li_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1078,7 +1078,7 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(li_gru_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_backward_deferred_2)(
     const CELLGEN_NAME(li_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1099,7 +1099,7 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_u_n_rows, nH, d_u_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(li_gru_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_backward_deferred_3)(
     const CELLGEN_NAME(li_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1119,7 +1119,7 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_b_n_terms_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(li_gru_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_backward_deferred_4)(
     const CELLGEN_NAME(li_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1140,7 +1140,7 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_z_pre_rows, nH, d_u_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(li_gru_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_backward_deferred_5)(
     const CELLGEN_NAME(li_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1160,7 +1160,7 @@ static void CELLGEN_NAME(li_gru_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(li_gru_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(li_gru_sequence_backward_deferred_6)(
     const CELLGEN_NAME(li_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

@@ -258,7 +258,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(lif_sequence_forward_memory);
 
-static void CELLGEN_NAME(lif_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lif_sequence_forward_forward_1)(
     const CELLGEN_NAME(lif_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -387,7 +387,7 @@ static void CELLGEN_NAME(lif_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(lif_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(lif_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(lif_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -714,7 +714,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(lif_sequence_backward_memory);
 
-static void CELLGEN_NAME(lif_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lif_sequence_backward_reverse_1)(
     const CELLGEN_NAME(lif_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -772,7 +772,7 @@ static void CELLGEN_NAME(lif_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(lif_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lif_sequence_backward_reverse_2)(
     const CELLGEN_NAME(lif_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -864,7 +864,7 @@ static void CELLGEN_NAME(lif_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(lif_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lif_sequence_backward_deferred_1)(
     const CELLGEN_NAME(lif_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -891,7 +891,7 @@ static void CELLGEN_NAME(lif_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(lif_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lif_sequence_backward_deferred_2)(
     const CELLGEN_NAME(lif_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -912,7 +912,7 @@ static void CELLGEN_NAME(lif_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, s_prev_rows + first, s_prev_stride, d_v_total_rows, nH, d_u_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lif_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(lif_sequence_backward_deferred_3)(
     const CELLGEN_NAME(lif_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -932,7 +932,7 @@ static void CELLGEN_NAME(lif_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_v_total_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lif_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(lif_sequence_backward_deferred_4)(
     const CELLGEN_NAME(lif_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

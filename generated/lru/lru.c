@@ -670,7 +670,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(lru_sequence_forward_memory);
 
-static void CELLGEN_NAME(lru_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_1)(
     const CELLGEN_NAME(lru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -838,7 +838,7 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(lru_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(lru_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -859,7 +859,7 @@ static void CELLGEN_NAME(lru_sequence_forward_forward_1_hoist)(
                 memory->forward_1_hoisted + block * memory->window_rows * 2 * width, 2 * width, 0);
 }
 
-static void CELLGEN_NAME(lru_sequence_forward_forward_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_2)(
     const CELLGEN_NAME(lru_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1412,7 +1412,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(lru_sequence_backward_memory);
 
-static void CELLGEN_NAME(lru_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_reverse_1)(
     const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1457,7 +1457,7 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(lru_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_reverse_2)(
     const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1488,7 +1488,7 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
+CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
     const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1637,7 +1637,7 @@ static void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
     }
 }
 
-static void CELLGEN_NAME(lru_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_1)(
     const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1714,7 +1714,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(lru_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_2)(
     const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1750,7 +1750,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_2)(
     }
 }
 
-static void CELLGEN_NAME(lru_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_3)(
     const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1770,7 +1770,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nI, row_end - row_begin, h_im_rows + first, h_im_stride, d_h_im_c_im_rows, nI, d_c_im_rows + first * nI, nI, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lru_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_4)(
     const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1790,7 +1790,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nI, row_end - row_begin, h_re_rows + first, h_re_stride, d_y_copy_rows, nI, d_c_re_rows + first * nI, nI, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lru_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_5)(
     const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1810,7 +1810,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_b_im_rows, nH, d_b_im_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lru_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_6)(
     const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1830,7 +1830,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_b_re_rows, nH, d_b_re_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
     const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

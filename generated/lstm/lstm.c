@@ -503,7 +503,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(lstm_sequence_forward_memory);
 
-static void CELLGEN_NAME(lstm_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_forward_forward_1)(
     const CELLGEN_NAME(lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -724,7 +724,7 @@ static void CELLGEN_NAME(lstm_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(lstm_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(lstm_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -1119,7 +1119,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(lstm_sequence_backward_memory);
 
-static void CELLGEN_NAME(lstm_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_reverse_1)(
     const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1214,7 +1214,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(lstm_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_reverse_2)(
     const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1320,7 +1320,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(lstm_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_1)(
     const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1368,7 +1368,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(lstm_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_2)(
     const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1389,7 +1389,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_o_bar_rows, nH, d_u_o_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_3)(
     const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1409,7 +1409,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_o_bar_rows, nH, d_w_o_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_4)(
     const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1430,7 +1430,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_g_bar_rows, nH, d_u_g_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_5)(
     const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1450,7 +1450,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_g_bar_rows, nH, d_w_g_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_6)(
     const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1471,7 +1471,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_bar_rows, nH, d_u_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_7)(
     const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1491,7 +1491,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_bar_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_sequence_backward_deferred_8)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_8)(
     const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1512,7 +1512,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_8)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_i_bar_rows, nH, d_u_i_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_sequence_backward_deferred_9)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_9)(
     const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1532,7 +1532,7 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred_9)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_bar_rows, nH, d_w_i_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_sequence_backward_deferred_10)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_10)(
     const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

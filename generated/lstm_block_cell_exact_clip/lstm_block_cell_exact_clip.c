@@ -412,7 +412,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory);
 
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1)(
     const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -663,7 +663,7 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -1098,7 +1098,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory);
 
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_1)(
     const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1230,7 +1230,7 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_1)
     }
 }
 
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2)(
     const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1315,7 +1315,7 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_reverse_2)
     }
 }
 
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1)(
     const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1342,7 +1342,7 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1
     }
 }
 
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2)(
     const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1390,7 +1390,7 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2
     }
 }
 
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3)(
     const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1411,7 +1411,7 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3
     cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_icfo_rows, (4 * nH), d_w_rows + nI * (4 * nH) + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4)(
     const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1431,7 +1431,7 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4
     cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_icfo_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_5)(
     const CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

@@ -366,7 +366,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory);
 
-static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1)(
     const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -602,7 +602,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1)
     }
 }
 
-static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -1029,7 +1029,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory);
 
-static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_1)(
     const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1144,7 +1144,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_1
     }
 }
 
-static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2)(
     const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1229,7 +1229,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_reverse_2
     }
 }
 
-static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_1)(
     const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1256,7 +1256,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_
     }
 }
 
-static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_2)(
     const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1277,7 +1277,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_
     cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_icfo_rows, (4 * nH), d_w_rows + nI * (4 * nH) + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_3)(
     const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1297,7 +1297,7 @@ static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_
     cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_icfo_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_deferred_4)(
     const CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

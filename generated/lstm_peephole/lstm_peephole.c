@@ -547,7 +547,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(lstm_peephole_sequence_forward_memory);
 
-static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
     const CELLGEN_NAME(lstm_peephole_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -783,7 +783,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_peephole_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(lstm_peephole_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -1186,7 +1186,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(lstm_peephole_sequence_backward_memory);
 
-static void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_1)(
     const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1293,7 +1293,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2)(
     const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1399,7 +1399,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1)(
     const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1468,7 +1468,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2)(
     const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1489,7 +1489,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_o_pre_rows, nH, d_u_o_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3)(
     const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1509,7 +1509,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, nH, d_w_o_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_4)(
     const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1530,7 +1530,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_g_bar_rows, nH, d_u_g_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_5)(
     const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1550,7 +1550,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_g_bar_rows, nH, d_w_g_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_6)(
     const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1571,7 +1571,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_pre_rows, nH, d_u_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_7)(
     const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1591,7 +1591,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_8)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_8)(
     const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1612,7 +1612,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_8)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_i_pre_rows, nH, d_u_i_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_9)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_9)(
     const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1632,7 +1632,7 @@ static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_9)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_pre_rows, nH, d_w_i_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_peephole_sequence_backward_deferred_10)(
     const CELLGEN_NAME(lstm_peephole_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

@@ -471,7 +471,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(lstm_projection_sequence_forward_memory);
 
-static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
     const CELLGEN_NAME(lstm_projection_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -689,7 +689,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(lstm_projection_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -711,7 +711,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_1_hoist)(
                 memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
 }
 
-static void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_forward_forward_2)(
     const CELLGEN_NAME(lstm_projection_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1170,7 +1170,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(lstm_projection_sequence_backward_memory);
 
-static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1)(
     const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1203,7 +1203,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2)(
     const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1244,7 +1244,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
     const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1408,7 +1408,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_3)(
     }
 }
 
-static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
     const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1494,7 +1494,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_reverse_4)(
     }
 }
 
-static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1)(
     const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1524,7 +1524,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2)(
     const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1552,7 +1552,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_2)(
     }
 }
 
-static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(
     const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1572,7 +1572,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nP, row_end - row_begin, o_tanh_c_rows + first, nH, d_r_in_rows, nP, d_w_p_rows + first * nP, nP, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(
     const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1594,7 +1594,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, r_prev_rows + first, r_prev_stride, d_b_x_w_r_prev_u_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_5)(
     const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1615,7 +1615,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_b_x_w_r_prev_u_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
     const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

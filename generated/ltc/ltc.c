@@ -1334,7 +1334,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(ltc_sequence_forward_memory);
 
-static void CELLGEN_NAME(ltc_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_1)(
     const CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1361,7 +1361,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
     const CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1513,7 +1513,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_forward_forward_2_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2_hoist)(
     const CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -1534,7 +1534,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_2_hoist)(
                 memory->forward_2_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
 }
 
-static void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
     const CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1651,7 +1651,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
     const CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1768,7 +1768,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
     const CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1885,7 +1885,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
     const CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2002,7 +2002,7 @@ static void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
     const CELLGEN_NAME(ltc_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2534,7 +2534,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(ltc_sequence_backward_memory);
 
-static void CELLGEN_NAME(ltc_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_1)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2566,7 +2566,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_2)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2593,7 +2593,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2689,7 +2689,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_3)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2838,7 +2838,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2987,7 +2987,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3136,7 +3136,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3285,7 +3285,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3520,7 +3520,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3625,7 +3625,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_1)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3674,7 +3674,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_2)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3715,7 +3715,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_2)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_3)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3734,7 +3734,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_5_rows + first, nH, d_f_6_pre_rows, nH, d_u_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3753,7 +3753,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_4_rows + first, nH, d_f_5_pre_rows, nH, d_u_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3772,7 +3772,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_3_rows + first, nH, d_f_4_pre_rows, nH, d_u_3_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_6)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3791,7 +3791,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_2_rows + first, nH, d_f_3_pre_rows, nH, d_u_4_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_7)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3810,7 +3810,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_1_rows + first, nH, d_f_2_pre_rows, nH, d_u_5_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_8)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_8)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3831,7 +3831,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_8)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_1_pre_rows, nH, d_u_6_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_9)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_9)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3851,7 +3851,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_9)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_drive_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3937,7 +3937,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
     }
 }
 
-static void CELLGEN_NAME(ltc_sequence_backward_deferred_11)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_11)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

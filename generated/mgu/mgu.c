@@ -438,7 +438,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(mgu_sequence_forward_memory);
 
-static void CELLGEN_NAME(mgu_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(mgu_sequence_forward_forward_1)(
     const CELLGEN_NAME(mgu_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -556,7 +556,7 @@ static void CELLGEN_NAME(mgu_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(mgu_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(mgu_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(mgu_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -577,7 +577,7 @@ static void CELLGEN_NAME(mgu_sequence_forward_forward_1_hoist)(
                 memory->forward_1_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
 }
 
-static void CELLGEN_NAME(mgu_sequence_forward_forward_2)(
+CELLGEN_STAGE void CELLGEN_NAME(mgu_sequence_forward_forward_2)(
     const CELLGEN_NAME(mgu_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -702,7 +702,7 @@ static void CELLGEN_NAME(mgu_sequence_forward_forward_2)(
     }
 }
 
-static void CELLGEN_NAME(mgu_sequence_forward_forward_2_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(mgu_sequence_forward_forward_2_hoist)(
     const CELLGEN_NAME(mgu_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -1040,7 +1040,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(mgu_sequence_backward_memory);
 
-static void CELLGEN_NAME(mgu_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(mgu_sequence_backward_reverse_1)(
     const CELLGEN_NAME(mgu_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1085,7 +1085,7 @@ static void CELLGEN_NAME(mgu_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(mgu_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(mgu_sequence_backward_reverse_2)(
     const CELLGEN_NAME(mgu_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1218,7 +1218,7 @@ static void CELLGEN_NAME(mgu_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(mgu_sequence_backward_reverse_3)(
+CELLGEN_STAGE void CELLGEN_NAME(mgu_sequence_backward_reverse_3)(
     const CELLGEN_NAME(mgu_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1320,7 +1320,7 @@ static void CELLGEN_NAME(mgu_sequence_backward_reverse_3)(
     }
 }
 
-static void CELLGEN_NAME(mgu_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(mgu_sequence_backward_deferred_1)(
     const CELLGEN_NAME(mgu_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1366,7 +1366,7 @@ static void CELLGEN_NAME(mgu_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(mgu_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(mgu_sequence_backward_deferred_2)(
     const CELLGEN_NAME(mgu_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1385,7 +1385,7 @@ static void CELLGEN_NAME(mgu_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_f_rows + first, nH, d_n_pre_rows, nH, d_u_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(mgu_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(mgu_sequence_backward_deferred_3)(
     const CELLGEN_NAME(mgu_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1405,7 +1405,7 @@ static void CELLGEN_NAME(mgu_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_pre_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(mgu_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(mgu_sequence_backward_deferred_4)(
     const CELLGEN_NAME(mgu_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1426,7 +1426,7 @@ static void CELLGEN_NAME(mgu_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_pre_rows, nH, d_u_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(mgu_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(mgu_sequence_backward_deferred_5)(
     const CELLGEN_NAME(mgu_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1446,7 +1446,7 @@ static void CELLGEN_NAME(mgu_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(mgu_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(mgu_sequence_backward_deferred_6)(
     const CELLGEN_NAME(mgu_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

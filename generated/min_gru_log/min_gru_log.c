@@ -281,7 +281,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(min_gru_log_sequence_forward_memory);
 
-static void CELLGEN_NAME(min_gru_log_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(min_gru_log_sequence_forward_forward_1)(
     const CELLGEN_NAME(min_gru_log_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -420,7 +420,7 @@ static void CELLGEN_NAME(min_gru_log_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(min_gru_log_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(min_gru_log_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(min_gru_log_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -726,7 +726,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(min_gru_log_sequence_backward_memory);
 
-static void CELLGEN_NAME(min_gru_log_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(min_gru_log_sequence_backward_reverse_1)(
     const CELLGEN_NAME(min_gru_log_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -766,7 +766,7 @@ static void CELLGEN_NAME(min_gru_log_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(min_gru_log_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(min_gru_log_sequence_backward_deferred_1)(
     const CELLGEN_NAME(min_gru_log_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -827,7 +827,7 @@ static void CELLGEN_NAME(min_gru_log_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(min_gru_log_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(min_gru_log_sequence_backward_deferred_2)(
     const CELLGEN_NAME(min_gru_log_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -847,7 +847,7 @@ static void CELLGEN_NAME(min_gru_log_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_bar_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3)(
     const CELLGEN_NAME(min_gru_log_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -867,7 +867,7 @@ static void CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(min_gru_log_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(min_gru_log_sequence_backward_deferred_4)(
     const CELLGEN_NAME(min_gru_log_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

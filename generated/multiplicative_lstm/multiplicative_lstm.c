@@ -496,7 +496,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(multiplicative_lstm_sequence_forward_memory);
 
-static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
     const CELLGEN_NAME(multiplicative_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -639,7 +639,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(multiplicative_lstm_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -660,7 +660,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_hoist)(
                 memory->forward_1_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
 }
 
-static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
+CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
     const CELLGEN_NAME(multiplicative_lstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -876,7 +876,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
     }
 }
 
-static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_hoist)(
     const CELLGEN_NAME(multiplicative_lstm_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -1278,7 +1278,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(multiplicative_lstm_sequence_backward_memory);
 
-static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_1)(
     const CELLGEN_NAME(multiplicative_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1370,7 +1370,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)(
     const CELLGEN_NAME(multiplicative_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1483,7 +1483,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)(
+CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)(
     const CELLGEN_NAME(multiplicative_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1568,7 +1568,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)(
     }
 }
 
-static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1)(
     const CELLGEN_NAME(multiplicative_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1604,7 +1604,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2)(
     const CELLGEN_NAME(multiplicative_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1631,7 +1631,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_2)(
     }
 }
 
-static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3)(
     const CELLGEN_NAME(multiplicative_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1650,7 +1650,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, m_rows + first, nH, d_b_x_w_m_u_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4)(
     const CELLGEN_NAME(multiplicative_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1670,7 +1670,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_b_x_w_m_u_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_5)(
     const CELLGEN_NAME(multiplicative_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1691,7 +1691,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_u_m_rows, nH, d_u_m_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_6)(
     const CELLGEN_NAME(multiplicative_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1711,7 +1711,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_m_rows, nH, d_w_m_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(
     const CELLGEN_NAME(multiplicative_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

@@ -355,7 +355,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(qrnn_sequence_forward_memory);
 
-static void CELLGEN_NAME(qrnn_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(qrnn_sequence_forward_forward_1)(
     const CELLGEN_NAME(qrnn_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -523,7 +523,7 @@ static void CELLGEN_NAME(qrnn_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(qrnn_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(qrnn_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(qrnn_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -856,7 +856,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(qrnn_sequence_backward_memory);
 
-static void CELLGEN_NAME(qrnn_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(qrnn_sequence_backward_reverse_1)(
     const CELLGEN_NAME(qrnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -905,7 +905,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(qrnn_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(qrnn_sequence_backward_deferred_1)(
     const CELLGEN_NAME(qrnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -983,7 +983,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(qrnn_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(qrnn_sequence_backward_deferred_2)(
     const CELLGEN_NAME(qrnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1003,7 +1003,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, nH, d_w_o_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(qrnn_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(qrnn_sequence_backward_deferred_3)(
     const CELLGEN_NAME(qrnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1023,7 +1023,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(qrnn_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(qrnn_sequence_backward_deferred_4)(
     const CELLGEN_NAME(qrnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1043,7 +1043,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(qrnn_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(qrnn_sequence_backward_deferred_5)(
     const CELLGEN_NAME(qrnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

@@ -376,7 +376,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(ran_sequence_forward_memory);
 
-static void CELLGEN_NAME(ran_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_forward_forward_1)(
     const CELLGEN_NAME(ran_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -567,7 +567,7 @@ static void CELLGEN_NAME(ran_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(ran_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(ran_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -930,7 +930,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(ran_sequence_backward_memory);
 
-static void CELLGEN_NAME(ran_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_reverse_1)(
     const CELLGEN_NAME(ran_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1010,7 +1010,7 @@ static void CELLGEN_NAME(ran_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(ran_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_reverse_2)(
     const CELLGEN_NAME(ran_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1102,7 +1102,7 @@ static void CELLGEN_NAME(ran_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(ran_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_deferred_1)(
     const CELLGEN_NAME(ran_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1146,7 +1146,7 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(ran_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_deferred_2)(
     const CELLGEN_NAME(ran_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1167,7 +1167,7 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_pre_rows, nH, d_u_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ran_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_deferred_3)(
     const CELLGEN_NAME(ran_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1187,7 +1187,7 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ran_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_deferred_4)(
     const CELLGEN_NAME(ran_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1208,7 +1208,7 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_i_pre_rows, nH, d_u_i_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ran_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_deferred_5)(
     const CELLGEN_NAME(ran_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1228,7 +1228,7 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_pre_rows, nH, d_w_i_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ran_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_deferred_6)(
     const CELLGEN_NAME(ran_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1248,7 +1248,7 @@ static void CELLGEN_NAME(ran_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_c_rows, nH, d_w_c_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ran_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_deferred_7)(
     const CELLGEN_NAME(ran_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

@@ -708,7 +708,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_memory);
 
-static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1)(
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -878,7 +878,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -899,7 +899,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_1_hoi
                 memory->forward_1_hoisted + block * memory->window_rows * 3 * width, 3 * width, 0);
 }
 
-static void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2)(
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1424,7 +1424,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_memory);
 
-static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_1)(
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1500,7 +1500,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2)(
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1662,7 +1662,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3)(
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1773,7 +1773,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_reverse_3)(
     }
 }
 
-static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_1)(
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1853,7 +1853,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2)(
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1872,7 +1872,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, s_1_rows + first, nH, d_c_2_pre_rows, nH, d_r_c_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3)(
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1893,7 +1893,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_c_1_pre_rows, nH, d_r_c_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_4)(
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1913,7 +1913,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_c_1_pre_rows, nH, d_w_c_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_5)(
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1932,7 +1932,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, s_1_rows + first, nH, d_t_2_pre_rows, nH, d_r_t_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_6)(
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1953,7 +1953,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_t_1_pre_rows, nH, d_r_t_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_7)(
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1973,7 +1973,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_t_1_pre_rows, nH, d_w_t_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_8)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_8)(
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1992,7 +1992,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_8)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, s_1_rows + first, nH, d_q_2_pre_rows, nH, d_r_h_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_9)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_9)(
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2013,7 +2013,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_9)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_q_1_pre_rows, nH, d_r_h_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_10)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_10)(
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2033,7 +2033,7 @@ static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_10)
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_q_1_pre_rows, nH, d_w_h_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_11)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_11)(
     const CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

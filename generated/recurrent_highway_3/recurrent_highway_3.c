@@ -773,7 +773,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(recurrent_highway_3_sequence_forward_memory);
 
-static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
     const CELLGEN_NAME(recurrent_highway_3_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -917,7 +917,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(recurrent_highway_3_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -938,7 +938,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_hoist)(
                 memory->forward_1_hoisted + block * memory->window_rows * 2 * width, 2 * width, 0);
 }
 
-static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
     const CELLGEN_NAME(recurrent_highway_3_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1065,7 +1065,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
     }
 }
 
-static void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
     const CELLGEN_NAME(recurrent_highway_3_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1566,7 +1566,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(recurrent_highway_3_sequence_backward_memory);
 
-static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1)(
     const CELLGEN_NAME(recurrent_highway_3_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1644,7 +1644,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
     const CELLGEN_NAME(recurrent_highway_3_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1783,7 +1783,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)(
     const CELLGEN_NAME(recurrent_highway_3_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1924,7 +1924,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)(
     }
 }
 
-static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)(
     const CELLGEN_NAME(recurrent_highway_3_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2028,7 +2028,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)(
     }
 }
 
-static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_1)(
     const CELLGEN_NAME(recurrent_highway_3_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2090,7 +2090,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_2)(
     const CELLGEN_NAME(recurrent_highway_3_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2109,7 +2109,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, s_2_rows + first, nH, d_t_3_pre_rows, nH, d_r_t_3_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_3)(
     const CELLGEN_NAME(recurrent_highway_3_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2128,7 +2128,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, s_1_rows + first, nH, d_t_2_pre_rows, nH, d_r_t_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_4)(
     const CELLGEN_NAME(recurrent_highway_3_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2149,7 +2149,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_t_1_pre_rows, nH, d_r_t_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_5)(
     const CELLGEN_NAME(recurrent_highway_3_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2169,7 +2169,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_t_1_pre_rows, nH, d_w_t_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_6)(
     const CELLGEN_NAME(recurrent_highway_3_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2188,7 +2188,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, s_2_rows + first, nH, d_q_3_pre_rows, nH, d_r_h_3_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_7)(
     const CELLGEN_NAME(recurrent_highway_3_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2207,7 +2207,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, s_1_rows + first, nH, d_q_2_pre_rows, nH, d_r_h_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_8)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_8)(
     const CELLGEN_NAME(recurrent_highway_3_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2228,7 +2228,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_8)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_q_1_pre_rows, nH, d_r_h_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_9)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_9)(
     const CELLGEN_NAME(recurrent_highway_3_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2248,7 +2248,7 @@ static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_9)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_q_1_pre_rows, nH, d_w_h_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(
+CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(
     const CELLGEN_NAME(recurrent_highway_3_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

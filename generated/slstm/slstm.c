@@ -553,7 +553,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(slstm_sequence_forward_memory);
 
-static void CELLGEN_NAME(slstm_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_sequence_forward_forward_1)(
     const CELLGEN_NAME(slstm_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -803,7 +803,7 @@ static void CELLGEN_NAME(slstm_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(slstm_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(slstm_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -1252,7 +1252,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(slstm_sequence_backward_memory);
 
-static void CELLGEN_NAME(slstm_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_sequence_backward_reverse_1)(
     const CELLGEN_NAME(slstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1407,7 +1407,7 @@ static void CELLGEN_NAME(slstm_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(slstm_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_sequence_backward_reverse_2)(
     const CELLGEN_NAME(slstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1513,7 +1513,7 @@ static void CELLGEN_NAME(slstm_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(slstm_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_sequence_backward_deferred_1)(
     const CELLGEN_NAME(slstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1561,7 +1561,7 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(slstm_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_sequence_backward_deferred_2)(
     const CELLGEN_NAME(slstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1582,7 +1582,7 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_o_pre_rows, nH, d_r_o_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_sequence_backward_deferred_3)(
     const CELLGEN_NAME(slstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1602,7 +1602,7 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, nH, d_w_o_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_sequence_backward_deferred_4)(
     const CELLGEN_NAME(slstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1623,7 +1623,7 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_bar_rows, nH, d_r_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_sequence_backward_deferred_5)(
     const CELLGEN_NAME(slstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1643,7 +1643,7 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_bar_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_sequence_backward_deferred_6)(
     const CELLGEN_NAME(slstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1664,7 +1664,7 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_i_bar_rows, nH, d_r_i_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_sequence_backward_deferred_7)(
     const CELLGEN_NAME(slstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1684,7 +1684,7 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_bar_rows, nH, d_w_i_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_sequence_backward_deferred_8)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_sequence_backward_deferred_8)(
     const CELLGEN_NAME(slstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1705,7 +1705,7 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_8)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_z_pre_rows, nH, d_r_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_sequence_backward_deferred_9)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_sequence_backward_deferred_9)(
     const CELLGEN_NAME(slstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1725,7 +1725,7 @@ static void CELLGEN_NAME(slstm_sequence_backward_deferred_9)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_sequence_backward_deferred_10)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_sequence_backward_deferred_10)(
     const CELLGEN_NAME(slstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

@@ -548,7 +548,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(slstm_exp_sequence_forward_memory);
 
-static void CELLGEN_NAME(slstm_exp_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_sequence_forward_forward_1)(
     const CELLGEN_NAME(slstm_exp_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -798,7 +798,7 @@ static void CELLGEN_NAME(slstm_exp_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(slstm_exp_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -1246,7 +1246,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(slstm_exp_sequence_backward_memory);
 
-static void CELLGEN_NAME(slstm_exp_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_sequence_backward_reverse_1)(
     const CELLGEN_NAME(slstm_exp_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1394,7 +1394,7 @@ static void CELLGEN_NAME(slstm_exp_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2)(
     const CELLGEN_NAME(slstm_exp_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1500,7 +1500,7 @@ static void CELLGEN_NAME(slstm_exp_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_1)(
     const CELLGEN_NAME(slstm_exp_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1548,7 +1548,7 @@ static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2)(
     const CELLGEN_NAME(slstm_exp_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1569,7 +1569,7 @@ static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_o_pre_rows, nH, d_r_o_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3)(
     const CELLGEN_NAME(slstm_exp_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1589,7 +1589,7 @@ static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, nH, d_w_o_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_4)(
     const CELLGEN_NAME(slstm_exp_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1610,7 +1610,7 @@ static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_m_prev_step_rows, nH, d_r_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_5)(
     const CELLGEN_NAME(slstm_exp_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1630,7 +1630,7 @@ static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_m_prev_step_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_6)(
     const CELLGEN_NAME(slstm_exp_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1651,7 +1651,7 @@ static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_6)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_i_bar_rows, nH, d_r_i_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_7)(
     const CELLGEN_NAME(slstm_exp_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1671,7 +1671,7 @@ static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_bar_rows, nH, d_w_i_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_8)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_8)(
     const CELLGEN_NAME(slstm_exp_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1692,7 +1692,7 @@ static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_8)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_z_pre_rows, nH, d_r_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_9)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_9)(
     const CELLGEN_NAME(slstm_exp_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1712,7 +1712,7 @@ static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_9)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_10)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_sequence_backward_deferred_10)(
     const CELLGEN_NAME(slstm_exp_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

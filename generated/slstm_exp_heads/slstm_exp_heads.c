@@ -551,7 +551,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(slstm_exp_heads_sequence_forward_memory);
 
-static void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
     const CELLGEN_NAME(slstm_exp_heads_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -804,7 +804,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(slstm_exp_heads_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -1292,7 +1292,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory);
 
-static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_1)(
     const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1441,7 +1441,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
     const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1550,7 +1550,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_1)(
     const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1599,7 +1599,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_2)(
     const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1621,7 +1621,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_2)(
     for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_o_pre_rows + head * nD, (nD * nK), d_r_o_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_3)(
     const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1642,7 +1642,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, (nD * nK), d_w_o_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(
     const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1664,7 +1664,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(
     for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_m_prev_step_rows + head * nD, (nD * nK), d_r_f_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_5)(
     const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1685,7 +1685,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_m_prev_step_rows, (nD * nK), d_w_f_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_6)(
     const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1707,7 +1707,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_6)(
     for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_i_bar_rows + head * nD, (nD * nK), d_r_i_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_7)(
     const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1728,7 +1728,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_i_bar_rows, (nD * nK), d_w_i_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_8)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_8)(
     const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1750,7 +1750,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_8)(
     for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_z_pre_rows + head * nD, (nD * nK), d_r_z_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_9)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_9)(
     const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1771,7 +1771,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_9)(
     cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, (nD * nK), d_w_z_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
     const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

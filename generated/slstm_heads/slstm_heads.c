@@ -556,7 +556,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(slstm_heads_sequence_forward_memory);
 
-static void CELLGEN_NAME(slstm_heads_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_forward_forward_1)(
     const CELLGEN_NAME(slstm_heads_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -809,7 +809,7 @@ static void CELLGEN_NAME(slstm_heads_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(slstm_heads_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(slstm_heads_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -1298,7 +1298,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(slstm_heads_sequence_backward_memory);
 
-static void CELLGEN_NAME(slstm_heads_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_backward_reverse_1)(
     const CELLGEN_NAME(slstm_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1454,7 +1454,7 @@ static void CELLGEN_NAME(slstm_heads_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2)(
     const CELLGEN_NAME(slstm_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1563,7 +1563,7 @@ static void CELLGEN_NAME(slstm_heads_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_1)(
     const CELLGEN_NAME(slstm_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1612,7 +1612,7 @@ static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2)(
     const CELLGEN_NAME(slstm_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1634,7 +1634,7 @@ static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_2)(
     for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_o_pre_rows + head * nD, (nD * nK), d_r_o_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3)(
     const CELLGEN_NAME(slstm_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1655,7 +1655,7 @@ static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, (nD * nK), d_w_o_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4)(
     const CELLGEN_NAME(slstm_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1677,7 +1677,7 @@ static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_4)(
     for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_f_bar_rows + head * nD, (nD * nK), d_r_f_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_5)(
     const CELLGEN_NAME(slstm_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1698,7 +1698,7 @@ static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_f_bar_rows, (nD * nK), d_w_f_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_6)(
     const CELLGEN_NAME(slstm_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1720,7 +1720,7 @@ static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_6)(
     for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_i_bar_rows + head * nD, (nD * nK), d_r_i_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_7)(
     const CELLGEN_NAME(slstm_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1741,7 +1741,7 @@ static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_7)(
     cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_i_bar_rows, (nD * nK), d_w_i_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_8)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_8)(
     const CELLGEN_NAME(slstm_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1763,7 +1763,7 @@ static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_8)(
     for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_z_pre_rows + head * nD, (nD * nK), d_r_z_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_9)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_9)(
     const CELLGEN_NAME(slstm_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1784,7 +1784,7 @@ static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_9)(
     cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, (nD * nK), d_w_z_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_10)(
+CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_backward_deferred_10)(
     const CELLGEN_NAME(slstm_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

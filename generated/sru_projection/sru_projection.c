@@ -379,7 +379,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(sru_projection_sequence_forward_memory);
 
-static void CELLGEN_NAME(sru_projection_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_forward_forward_1)(
     const CELLGEN_NAME(sru_projection_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -583,7 +583,7 @@ static void CELLGEN_NAME(sru_projection_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(sru_projection_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(sru_projection_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -929,7 +929,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(sru_projection_sequence_backward_memory);
 
-static void CELLGEN_NAME(sru_projection_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_reverse_1)(
     const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1013,7 +1013,7 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_1)(
     const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1081,7 +1081,7 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_2)(
     const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1101,7 +1101,7 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_s_rows, nH, d_w_s_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_3)(
     const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1121,7 +1121,7 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_r_pre_rows, nH, d_w_r_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_4)(
     const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1141,7 +1141,7 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_5)(
     const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1161,7 +1161,7 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(sru_projection_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_6)(
     const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {

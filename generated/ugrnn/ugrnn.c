@@ -325,7 +325,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(ugrnn_sequence_forward_memory);
 
-static void CELLGEN_NAME(ugrnn_sequence_forward_forward_1)(
+CELLGEN_STAGE void CELLGEN_NAME(ugrnn_sequence_forward_forward_1)(
     const CELLGEN_NAME(ugrnn_sequence_forward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -470,7 +470,7 @@ static void CELLGEN_NAME(ugrnn_sequence_forward_forward_1)(
     }
 }
 
-static void CELLGEN_NAME(ugrnn_sequence_forward_forward_1_hoist)(
+CELLGEN_STAGE void CELLGEN_NAME(ugrnn_sequence_forward_forward_1_hoist)(
     const CELLGEN_NAME(ugrnn_sequence_forward_memory) *memory, int64_t step, int64_t part, int64_t parts)
 {
     const int64_t nT = memory->nT;
@@ -796,7 +796,7 @@ typedef struct {
     real *zeros;
 } CELLGEN_NAME(ugrnn_sequence_backward_memory);
 
-static void CELLGEN_NAME(ugrnn_sequence_backward_reverse_1)(
+CELLGEN_STAGE void CELLGEN_NAME(ugrnn_sequence_backward_reverse_1)(
     const CELLGEN_NAME(ugrnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -852,7 +852,7 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_reverse_1)(
     }
 }
 
-static void CELLGEN_NAME(ugrnn_sequence_backward_reverse_2)(
+CELLGEN_STAGE void CELLGEN_NAME(ugrnn_sequence_backward_reverse_2)(
     const CELLGEN_NAME(ugrnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -956,7 +956,7 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_reverse_2)(
     }
 }
 
-static void CELLGEN_NAME(ugrnn_sequence_backward_deferred_1)(
+CELLGEN_STAGE void CELLGEN_NAME(ugrnn_sequence_backward_deferred_1)(
     const CELLGEN_NAME(ugrnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -990,7 +990,7 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_deferred_1)(
     }
 }
 
-static void CELLGEN_NAME(ugrnn_sequence_backward_deferred_2)(
+CELLGEN_STAGE void CELLGEN_NAME(ugrnn_sequence_backward_deferred_2)(
     const CELLGEN_NAME(ugrnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1011,7 +1011,7 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_deferred_2)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_g_pre_rows, nH, d_u_g_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ugrnn_sequence_backward_deferred_3)(
+CELLGEN_STAGE void CELLGEN_NAME(ugrnn_sequence_backward_deferred_3)(
     const CELLGEN_NAME(ugrnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1031,7 +1031,7 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_deferred_3)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_g_pre_rows, nH, d_w_g_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ugrnn_sequence_backward_deferred_4)(
+CELLGEN_STAGE void CELLGEN_NAME(ugrnn_sequence_backward_deferred_4)(
     const CELLGEN_NAME(ugrnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1052,7 +1052,7 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_deferred_4)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_c_pre_rows, nH, d_u_c_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ugrnn_sequence_backward_deferred_5)(
+CELLGEN_STAGE void CELLGEN_NAME(ugrnn_sequence_backward_deferred_5)(
     const CELLGEN_NAME(ugrnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1072,7 +1072,7 @@ static void CELLGEN_NAME(ugrnn_sequence_backward_deferred_5)(
     cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_c_pre_rows, nH, d_w_c_rows + first * nH, nH, step * nB + row_end < nT * nB);
 }
 
-static void CELLGEN_NAME(ugrnn_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(ugrnn_sequence_backward_deferred_6)(
     const CELLGEN_NAME(ugrnn_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
