@@ -10,6 +10,7 @@ import importlib
 import math
 import os
 import pickle
+import statistics
 import sys
 import time
 import traceback
@@ -60,10 +61,11 @@ class Session:
         return max(1, min(MAX_REPEATS, math.ceil(seconds / max(once, 1e-9))))
 
     def time(self, repeats: int) -> float:
-        """Seconds of a call, the mean of ``repeats``, after one that wakes threads and caches."""
+        """Seconds of a call, the median of ``repeats``, after one that wakes threads and caches: a
+        processor that is taken away for some milliseconds is not the kernel's time."""
         assert self._prepared is not None
         self._prepared.run()
-        return _seconds(self._prepared.run, repeats) / repeats
+        return statistics.median(_seconds(self._prepared.run, 1) for _ in range(repeats))
 
     def sgemm(self, n: int, repeats: int = 1) -> float | None:
         """Operations per second of products of (n, n) matrices; None where there is no product."""
