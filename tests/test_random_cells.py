@@ -145,6 +145,15 @@ FOUND = {
             w = Weight(N, D, D)
             s0 = tanh(matmul(s0_prev, w / sqrt(sum(w**2) + 1.0)))
     """,
+    "products of heads one after the other that wait for no state": """
+        class RandomCell(Cell):
+            i0, s0_prev = Input(N, D), State(N, D)
+            w, u = Weight(N, D, D), Weight(N, D, D)
+            v = tanh(matmul(i0, w) * mean(tanh(i0), axis=all))
+            y = v + tanh(matmul(v, u))
+            s0 = tanh(i0) * s0_prev
+            outputs = s0, y
+    """,
 }
 """What the long run has found, shrunk."""
 

@@ -826,10 +826,13 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_heads_sequence_forward_forward_1_hoist)(
     const int64_t begin = 0, end = nK * blocks_of_head; /* threads share rows */
     (void)part, (void)parts;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block)
+    for (int64_t block = begin; block < end; ++block) {
+        const int64_t head = block / blocks_of_head;
+        (void)head;
         cg_tile(steps * nB, 4 * vectors, nI, x_rows, x_stride,
                 memory->forward_1_panel_1 + block * (nI) * 4 * width,
                 memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
+    }
 }
 
 static void CELLGEN_NAME(slstm_heads_sequence_forward_prepare)(
