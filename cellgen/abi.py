@@ -173,7 +173,9 @@ def plan_parameters(function: Function) -> str:
 
 
 def struct_lines(function: Function, c_type: str) -> Iterator[tuple[str, str]]:
-    """Yield (declaration, comment) of each struct member, in order."""
+    """Yield (declaration, comment) of each struct member, in order; C has none without members."""
+    if not (function.struct_members or function.results or function.workspace or function.team):
+        yield "int nothing;", "neither read nor written"
     for argument in function.struct_members:
         shape = "(" + ", ".join(argument.shape) + ")" if argument.shape else "scalar"
         note = f"{shape}{', NULL counts as zero' if argument.optional else ''}"

@@ -31,7 +31,7 @@ from cellgen.ops import Pointwise, shape_of
 from cellgen.over_time import forward_errors, gradient_errors, run_steps
 from cellgen.pipeline import programs_of
 from cellgen.program import Names, Program, Statement
-from cellgen.reference import Sizes, interpret, shape_sizes
+from cellgen.reference import STEP, Sizes, interpret, shape_sizes
 from cellgen.truths import truth_of
 from cellgen.value import Dim, Role, Value
 
@@ -61,15 +61,17 @@ SEQUENCE_BARS = {"float32": 2.0**-17, "float64": 2.0**-46, "gradient": 1e-12}
 SEQUENCE_SHAPES = ((8, 3), (1, 5), (5, 1))
 """(T, B): threads share rows, a single step packs late, a single row is hoisted."""
 
-STEP = 1e-100
-"""Complex step: its square underflows to 0, so the imaginary part is the derivative exactly."""
-
 NUDGE = 2.0**-20
 """Relative size of the nudges that measure how rounding spreads: small enough to be linear, far
 above float64's own rounding."""
 
 PROBES = 3
 """Nudges with independent signs; the largest effect counts, as signs may cancel in one of them."""
+
+PROBES_OF_FEW = 12
+"""The same for results of few entries (``FEW``), where the signs of all may cancel: once in 600
+cells three nudges of a result of one entry did, each with probability 1/2."""
+FEW = 8
 
 KINK_MARGIN = 1e-3
 """Distance that drawn points keep from kinks: a thousand times float32's error there, so that C and
@@ -413,7 +415,8 @@ def _scales(
         signs: Array = rng.choice([-NUDGE, NUDGE], size=array.shape)
         return array * signs
 
-    for _ in range(PROBES):
+    few = any(array.size <= FEW for array in exact.values())
+    for _ in range(PROBES_OF_FEW if few else PROBES):
         moved: Arguments = {k: np.asarray(a + nudge(np.asarray(a))) for k, a in arguments.items()}
         moved |= {str(bump.name): nudge(values[str(v.name)]) for v, bump in bumps.items()}
         for name, array in interpret(noisy, moved, sizes).items():
@@ -571,6 +574,7 @@ def _compare(
     accepted = called.function.arguments
     for dim in called.function.dims:  # a gradient that is 0 may read nothing that tells its lengths
         telling = [a.name for a in accepted if _tells(a, dim)]
+        telling = telling or [a.name for a in accepted if _tells(a, dim, in_sums=True)]
         able = [name for name in telling if name in known and name not in left_out]
         if able and not any(name in call for name in telling):
             call[able[0]] = np.asarray(known[able[0]], dtype, order="C")
@@ -583,10 +587,12 @@ def _compare(
         _raise_to(errors, name, error)
 
 
-def _tells(argument: Argument, dim: str) -> bool:
-    """Whether an axis of an argument is a multiple of one dimension: others tell a sum only."""
+def _tells(argument: Argument, dim: str, *, in_sums: bool = False) -> bool:
+    """Whether an axis of an argument is a multiple of one dimension, or a sum with one in it."""
     terms = [axis_terms(axis) for axis in argument.shape]
-    return any(len(axis) == 1 and axis[0][1] == dim for axis in terms)
+    return any(
+        (in_sums or len(axis) == 1) and any(dim == name for _, name in axis) for axis in terms
+    )
 
 
 # --- functions over time -------------------------------------------------------------------------

@@ -15,11 +15,8 @@ from cellgen.call_over_time import NONE, Options
 from cellgen.cell import Definition
 from cellgen.derive import forward
 from cellgen.kernel import Kernel
-from cellgen.reference import Array, interpret
+from cellgen.reference import STEP, Array, interpret
 from cellgen.value import Role
-
-STEP = 1e-100
-"""Size of the imaginary step: its square is below anything that could be rounded away."""
 
 NUDGE = 2.0**-20
 """Relative size of the nudges that measure how rounding spreads, as in ``check``."""

@@ -1,8 +1,8 @@
 """Interpret Programs with NumPy: the meaning of the equations, in float64 or complex128.
 
-Complex arguments give complex-step derivatives: an imaginary part of size 1e-100 comes out, divided
-by 1e-100, as the exact directional derivative. Functions with a *stated* derivative evaluate to
-f(Re) + i f'(Re) Im there, so that the statement, not the function, is what is followed.
+Complex arguments give complex-step derivatives: an imaginary part of size ``STEP`` comes out,
+divided by ``STEP``, as the exact directional derivative. Functions with a *stated* derivative
+evaluate to f(Re) + i f'(Re) Im there, so that the statement, not the function, is what is followed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ from cellgen.value import Apply, Dim, Role, Value, format_shape
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Sizes: TypeAlias = Mapping[str, int]
+
+STEP = 1e-180
+"""Complex step: its square underflows to 0, so the imaginary part is the derivative exactly, and
+the real part is what it was: equal numbers stay equal (``max`` takes the first of them)."""
 
 
 def axis_size(axis: Expr, sizes: Sizes) -> int:

@@ -34,12 +34,9 @@ from cellgen.derive import forward
 from cellgen.errors import DeclarationError
 from cellgen.functions import derive_functions
 from cellgen.pipeline import generate, recurrence
-from cellgen.reference import interpret, shape_sizes
+from cellgen.reference import STEP, interpret, shape_sizes
 from cellgen.schedule.recurrence import RecurrenceClass
 from cellgen.value import Role
-
-STEP = 1e-100
-"""Complex step: its square underflows, so the imaginary part is the derivative without error."""
 
 BAR = 1e-11
 """Of the complex step against derived gradients, relative to the sum of the sizes of the terms:
@@ -141,9 +138,14 @@ MATRICES = (
     "({w} / sqrt(sum({w} ** 2) + 1.0))",
 )
 """Functions of a weight alone; ``m`` is one of its shape that learns nothing."""
-FOLDED = ("declaration.constant", "declaration.unused", "declaration.dims")
-"""Codes of what SymPy folds away before cellgen sees it, ``a - a``, and of dimensions that stand in
-sums alone: such a draft is no cell."""
+FOLDED = (
+    "declaration.constant",
+    "declaration.unused",
+    "declaration.dims",
+    "declaration.outputs",
+)
+"""Codes of what SymPy folds before cellgen sees it, ``a - a`` and ``h - x + x``, and of dimensions
+that stand in sums alone: such a draft is no cell."""
 OTHERS = ("relu", "abs", "softplus", "log_sigmoid", "expm1", "stop_gradient", "keep")
 
 

@@ -17,10 +17,8 @@ from cellgen.errors import ArgumentError, BuildError
 from cellgen.goldens import PEERS
 from cellgen.ops import POINTWISE
 from cellgen.pipeline import programs_of
-from cellgen.reference import interpret, shape_sizes
+from cellgen.reference import STEP, interpret, shape_sizes
 from cellgen.truths import TRUTHS, truth_of
-
-STEP = 1e-100
 
 
 def row(report: Report, start: str) -> Row:

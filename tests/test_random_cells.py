@@ -154,8 +154,42 @@ FOUND = {
             s0 = tanh(i0) * s0_prev
             outputs = s0, y
     """,
+    "a largest unit among equal zeros": """
+        class RandomCell(Cell):
+            s0_prev, i1, i2 = State(H), Input(H), Input(N, D)
+            v = max(tanh(spike(i2 - 0.25) * i2))
+            s0 = tanh(s0_prev + i1)
+            outputs = s0, v
+    """,
 }
 """What the long run has found, shrunk."""
+
+FOUND_COMPILED = {
+    "sums and maxima over the units of a weight of heads": """
+        class RandomCell(Cell):
+            s0_prev, s1_prev, i2 = State(N, D), State(H + K), Input(K)
+            w, u = Weight(N, D, D), Weight(H + K, N, D)
+            v = matmul(s0_prev, w / (sum(w**2) + 1.0)) * matmul(s0_prev, w - max(w, axis=all))
+            s0 = tanh(v + matmul(s1_prev, u / (sum(u**2) + 1.0)))
+            s1 = sigmoid(s1_prev) * mean(i2)
+    """,
+    "a step without a gradient": """
+        class RandomCell(Cell):
+            s0_prev, s1, s2 = State(3), Static(N, D), Static(3)
+            w = Weight(N, D, D)
+            v = s1 + tanh(matmul(s1, w))
+            s0 = tanh(relu(tanh(s2)))
+            outputs = s0, v
+    """,
+    "a gradient that is 0 of a weight whose rows are a sum": """
+        class RandomCell(Cell):
+            s0_prev, s1_prev, i2 = State(H + K), State(H), Input(H + K)
+            w = Weight(H + K, H)
+            s0 = sigmoid(i2) * s0_prev
+            s1 = where(tanh(matmul(tanh(s0), w)) > 0.25, s1_prev, sigmoid(s1_prev))
+    """,
+}
+"""The same, where only compiled C has shown it."""
 
 
 def test_threads_never_share_the_units_of_heads() -> None:
@@ -182,3 +216,11 @@ def test_a_weight_of_joined_columns_is_read_in_place_row_by_row() -> None:
 @pytest.mark.parametrize("source", FOUND.values(), ids=FOUND)
 def test_what_was_found_holds(source: str) -> None:
     equations_hold(declared(textwrap.dedent(source), noted=False))
+
+
+@pytest.mark.parametrize("source", FOUND_COMPILED.values(), ids=FOUND_COMPILED)
+def test_what_was_found_in_compiled_cells_holds(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELLGEN_CFLAGS", "-O0")  # a third of the time to compile
+    everything_holds(declared(textwrap.dedent(source), noted=False))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+import sympy
 from sympy import Integer
 
 from cellgen.errors import DerivationError
@@ -229,10 +230,18 @@ class _Planner:
         rows = B in wide.shape
         *heads, units = wide.shape[1:] if rows else wide.shape
         if statement.op == "first_max" and statement.expression.attributes[0] == 2:
-            heads, units = [], heads[0] * units
+            *heads, last = heads
+            units = last * units
         own = (Integer(1),) * (len(wide.shape) - len(a.shape)) + a.shape
-        walk = (rows and own[0] != 1, bool(heads) and own[-2] != 1, own[-1] != 1)
-        count = heads[0] if heads else Integer(1)
+        along = own[rows : rows + len(heads)]  # of a weight with heads, the rows of all heads
+        if any(axis == 1 for axis in along) and tuple(along) != (Integer(1),) * len(along):
+            raise DerivationError(
+                f"{statement}: {format_shape(a.shape)} cannot be spread over "
+                f"{format_shape(wide.shape)}",
+                code="schedule.spread",
+            )
+        walk = (rows and own[0] != 1, bool(along) and along[0] != 1, own[-1] != 1)
+        count = sympy.expand(sympy.Mul(*heads))
         views = self.views[target], self.views[a]
         return Routine(statement.op, *views, count, units, walk, statement)
 
