@@ -36,6 +36,7 @@ FLAGS = [
     "-fno-math-errno",
     "-fno-trapping-math",
     "-ffp-contract=off",
+    "-fopenmp-simd",
 ]
 FLAGS += ["-mprefer-vector-width=512"] if platform.machine() == "x86_64" else []
 

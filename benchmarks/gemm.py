@@ -23,6 +23,7 @@ import numpy as np
 
 INCLUDE = Path(__file__).parent.parent / "generated" / "include"
 FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
+FLAGS += ["-fopenmp-simd"]
 WIDE = ["-mprefer-vector-width=512"]  # x86 only: ignored where the compiler refuses it
 
 SOURCE = r"""

@@ -27,7 +27,7 @@ from cellgen.paths import generated_folder, include_folder
 from cellgen.pipeline import generate
 from tests.drive import INTERPOSED, DriveError, Driver
 
-IEEE = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
+IEEE = ("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fopenmp-simd")
 """Flags of ``cellgen build`` that say what arithmetic means."""
 
 BUILDS = {

@@ -84,6 +84,11 @@ SOURCE = r"""
     {                                                                                              \
         cellgen_gemm_tn_##S(M, N, K, a, lda, b, ldb, c, ldc, accumulate);                          \
     }                                                                                              \
+    void tn_down_##S(int64_t M, int64_t N, int64_t K, const REAL *a, int64_t lda, const REAL *b,   \
+                     int64_t ldb, REAL *c, int64_t ldc, int accumulate, REAL *block)               \
+    {                                                                                              \
+        cellgen_gemm_tn_down_##S(M, N, K, a, lda, b, ldb, c, ldc, accumulate, block);              \
+    }                                                                                              \
     void chain_##S(int64_t M, int64_t N, int64_t K, const REAL *a, int64_t lda, const REAL *b,     \
                    int64_t ldb, REAL *c, int64_t ldc, int accumulate)                              \
     {                                                                                              \
@@ -111,8 +116,8 @@ SOURCE = r"""
     {                                                                                              \
         const int64_t half = K / 2, wide = vectors * (CELLGEN_VECTOR_BYTES / (int64_t)sizeof *a);  \
         const cellgen_term_##S terms[] = {                                                         \
-            {half, a, lda, 1, panel, wide, 0},                                                     \
-            {K - half, a + half, lda, 1, panel + half * wide, wide, 0}};                           \
+            {half, a, lda, 1, panel, wide, panel, 64},                                             \
+            {K - half, a + half, lda, 1, panel + half * wide, wide, panel, 0}};                    \
         if (rows % 2) /* in two terms; what is fetched meanwhile changes nothing */                \
             cellgen_tile_of_##S(rows, vectors, terms, 2, c, ldc, accumulate);                      \
         else                                                                                       \
@@ -127,6 +132,8 @@ SOURCE = r"""
 PRODUCT(f32, float)
 PRODUCT(f64, double)
 
+int depth(void) { return CELLGEN_DEPTH; }
+int slice(void) { return CELLGEN_SLICE; }
 int lanes_f32(void) { return CELLGEN_LANES_F32; }
 int lanes_f64(void) { return CELLGEN_LANES_F64; }
 int tile_rows(int vectors) { return (int)cellgen_tile_rows(vectors); }
@@ -397,6 +404,41 @@ def test_tiles_over_packed_gates_equal_the_plain_chain(runtime, suffix, dtype):
                         found = tile[:, slot * width : slot * width + width]
                         np.testing.assert_array_equal(found[:, :here], full[:count, at : at + here])
                         assert (found[:, here:] == 0).all()  # units beyond the end
+
+
+@pytest.mark.parametrize(("suffix", "dtype"), PRECISIONS)
+def test_many_rows_go_through_deep_panels_slice_by_slice(runtime, suffix, dtype):
+    random = np.random.default_rng(8)
+    lanes, slice_ = runtime.library[f"lanes_{suffix}"](), runtime.library.slice()
+    for vectors, rows, K in [(4, 63, 2 * slice_ + 7), (2, 31, 5 * slice_), (1, 9, 3)]:
+        A = random.standard_normal((rows, K)).astype(dtype)
+        panel = random.standard_normal((K, vectors * lanes)).astype(dtype)
+        for accumulate in (0, 1):
+            C = random.standard_normal((rows, vectors * lanes)).astype(dtype)
+            expected = chain(runtime, suffix, A, panel, C, accumulate)
+            runtime.call(f"tile_{suffix}", rows, vectors, K, A, K, panel, C, C.shape[1], accumulate)
+            np.testing.assert_array_equal(C, expected)
+
+
+@pytest.mark.parametrize(("suffix", "dtype"), PRECISIONS)
+def test_weight_gradients_add_up_from_the_last_row_with_a_block_or_without(runtime, suffix, dtype):
+    random = np.random.default_rng(9)
+    deepest = runtime.library.depth()
+    for M, N, K in [(600, 130, 2 * deepest + 5), (259, 128, 40), (13, 300, 260), (12, 9, 7)]:
+        A = random.standard_normal((M, K)).astype(dtype)
+        B = random.standard_normal((K, N)).astype(dtype)
+        C = random.standard_normal((M, N)).astype(dtype)
+        a, b = poisoned(A.T, 3), poisoned(B, 2)
+        packed = M * min(K, deepest)
+        for accumulate in (0, 1):
+            expected = chain(runtime, suffix, A[:, ::-1], B[::-1], C, accumulate)
+            for block in (np.full(packed + 16, 777, dtype), None):
+                c = C.copy()
+                runtime.call(
+                    f"tn_down_{suffix}", M, N, K, a, M + 3, b, N + 2, c, N, accumulate, block
+                )
+                np.testing.assert_array_equal(c, expected, err_msg=f"{M} {N} {K}")
+                assert block is None or (block[packed:] == 777).all()
 
 
 @pytest.mark.parametrize(("suffix", "dtype"), PRECISIONS)

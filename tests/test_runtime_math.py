@@ -21,6 +21,7 @@ from cellgen.build import compiler
 INCLUDE = Path(__file__).resolve().parent.parent / "generated" / "include"
 COMPILER = os.environ.get("CC", "cc").split()
 FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
+FLAGS += ["-fopenmp-simd"]
 FLAGS += ["-mprefer-vector-width=512"] if platform.machine() == "x86_64" else []
 WARNINGS = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wpedantic", "-Werror"]
 

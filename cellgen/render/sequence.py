@@ -6,9 +6,10 @@ a step, a range of rows and a share of the units; the drivers decide who calls i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import groupby
 
 from sympy import Expr
@@ -102,8 +103,9 @@ class StageContext:
     ``ahead`` declares the operand of a product that can be formed for a window of steps; shares of
     units are multiples of ``grain``, the same in all stages of a part; ``units`` are those of one
     of the ``heads``, where a group has any. Where weights are not packed, ``products`` fill the
-    array ``whole``: each row holds ``all_units`` of every slot. A group ``is_free`` where nothing
-    in it waits for a state.
+    array ``whole``: each row holds ``all_units`` of every slot. ``depth`` counts the rows of all
+    panels, each as often as it has slots. A group ``is_free`` where nothing in it waits for a
+    state.
     """
 
     name: str
@@ -120,6 +122,7 @@ class StageContext:
     call: str
     split: str
     heads: str = ""
+    depth: str = ""
     products: list[SlotProductContext] = field(default_factory=list)
     whole: str = ""
     all_units: str = ""
@@ -264,6 +267,7 @@ class _Function:
     part_names: tuple[str, ...]
     memory: dict[str, MemoryContext] = field(default_factory=dict)
     panels: list[MemoryContext] = field(default_factory=list)
+    product_rows: dict[str, None] = field(default_factory=dict)
 
     def context(self) -> SequenceContext:
         definition = self.schedule.programs.definition
@@ -282,6 +286,7 @@ class _Function:
             and not (a in self.signature.results and a.name in outputs)
         ]
         zeros = self._zeros()
+        self._add_product_block()
         self._add_tables()
         return SequenceContext(
             stem=f"{definition.name}_{self.signature.name}",
@@ -446,6 +451,17 @@ class _Function:
     ) -> str:
         self.memory.setdefault(name, MemoryContext(name, count, note, kind, when))
         return f"memory->{name}"
+
+    def _add_product_block(self) -> None:
+        if self.product_rows:
+            most = reduce(lambda a, b: f"cellgen_larger({a}, {b})", self.product_rows)
+            count = f"{most} * cellgen_depth_of(chunk_rows)"
+            self.add_memory("product_block", count, "packed operands of weight gradients")
+
+    def product_block(self, rows: str) -> str:
+        """Where a thread packs its share of the operand of a weight gradient that has ``rows``."""
+        self.product_rows.setdefault(rows)
+        return "memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB)"
 
     def keep_packed(self, name: str) -> None:
         """Let an array of the workspace be part of what is packed for many calls."""
@@ -750,8 +766,8 @@ class _PartWriter(LoopWriter):
     def _loop_stage(self, name: str, loop: Loop) -> StageContext:
         stores = {line.store for line in loop.lines}
         split = "rows"
-        if Store.ADD_ALL in stores or {Store.ADD_ROWS, Store.ADD_UNITS} <= stores:
-            split = "one"  # a sum over rows needs all rows, a sum over units whole rows
+        if Store.ADD_ALL in stores:
+            split = "one"  # it needs all rows and all units
         elif Store.ADD_ROWS in stores:
             split = "units"
         down = Store.ADD_ROWS in stores  # as chunks of steps come
@@ -785,10 +801,11 @@ class _PartWriter(LoopWriter):
             steps = [c_factor(rows), c_factor(columns), f"{c_factor(rows)} * {c_factor(columns)}"]
             places = [f"{at} + head * {step}" for at, step in zip(places, steps, strict=True)]
         call = (
+            f"real *const block = {self.function.product_block(c_axis(rows))};\n    "
             f"{loop}cg_gemm_tn_down(units, {c_axis(columns)}, row_end - row_begin, "
             f"{places[0]} + first, {self.stride(a)}, {places[1]}, "
             f"{self.stride(b)}, {places[2]} + first * {c_factor(stride)}, "
-            f"{c_axis(stride)}, {onto})"
+            f"{c_axis(stride)}, {onto}, block)"
         )
         return StageContext(
             name=name,
@@ -890,6 +907,7 @@ class _PartWriter(LoopWriter):
             call="",
             split="rows",
             heads=c_factor(group.heads) if group.heads is not None else "",
+            depth=_depth(runs),
             products=self._slot_products(group),
             whole=self._whole(name, group),
             all_units=c_factor(group.units),
@@ -1024,6 +1042,14 @@ class _PartWriter(LoopWriter):
             body.append(f"{pointer}[unit] = tile_{index}[unit];")
             comments.append(f"{slot.view} = slot {index}")
         return LoopLines(comments=comments, row_start=row_start, body=body)
+
+
+def _depth(runs: Sequence[RunContext]) -> str:
+    """How many rows of one slot the panels of a block of units hold."""
+    counts: Counter[str] = Counter()
+    for run in runs:
+        counts[run.inner] += run.slots
+    return " + ".join(f"{count} * {inner}" for inner, count in counts.items())
 
 
 def _tiles(runs: Sequence[RunContext]) -> list[TileContext]:

@@ -451,7 +451,9 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_forward_forward_1)(
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(3 * vectors);
+    const int deep = cellgen_is_deep(3 * nI + 3 * nH, 3 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(3 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 3 * vectors);
     /* x @ [w_n, w_u, w_r]; h_prev @ [u_u, u_r, u_n] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -482,15 +484,15 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_forward_forward_1)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -513,7 +515,7 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_forward_forward_1)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 3 * width, 3 * width,
-                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 3 * vectors)},
+                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 3 * vectors), pace},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -523,7 +525,7 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_forward_forward_1)(
                     const cg_term terms2[] = {
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nH) * 3 * width, 3 * width,
-                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 3 * vectors)},
+                         cg_ahead(memory->forward_1_panel_2, next, tile_number, pace, nH, 3 * vectors), pace},
                     };
                     cg_tile_of(rows, 3 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
@@ -649,10 +651,13 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_forward_forward_1_hoist)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block)
-        cg_tile(steps * nB, 3 * vectors, nI, x_rows, x_stride,
-                memory->forward_1_panel_1 + block * (nI) * 3 * width,
-                memory->forward_1_hoisted + block * memory->window_rows * 3 * width, 3 * width, 0);
+    for (int64_t block = begin; block < end; ++block) {
+        const real *const panel = memory->forward_1_panel_1 + block * (nI) * 3 * width;
+        const cg_term term = {nI, x_rows, x_stride, 1, panel, 3 * width,
+                              block + 1 < end ? panel + (nI) * 3 * width : panel, 0};
+        cg_tile_of(steps * nB, 3 * vectors, &term, 1,
+                   memory->forward_1_hoisted + block * memory->window_rows * 3 * width, 3 * width, 0);
+    }
 }
 
 static void CELLGEN_NAME(augru_sequence_forward_prepare)(
@@ -991,6 +996,7 @@ typedef struct {
     real *stage_a; /* of one step, zeros */
     real *rows_d_x; /* rows of many steps */
     real *rows_d_a; /* rows of many steps */
+    real *product_block; /* packed operands of weight gradients */
     unsigned char *counts; /* which steps count */
     unsigned char *fresh; /* which start from zero */
     int32_t *before; /* the step whose state each starts from */
@@ -1102,7 +1108,9 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_reverse_2)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(3 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_h_prev_u_n @ [u_n.T]; d_r_pre @ [u_r.T]; d_sigmoid_pre @ [u_u.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1124,15 +1132,15 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_reverse_2)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1143,13 +1151,13 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_reverse_2)(
                     const cg_term terms1[] = {
                         {nH, d_h_prev_u_n_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_2_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_r_pre_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_2_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_sigmoid_pre_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_3, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_2_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
@@ -1284,7 +1292,8 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_n += h_prev.T @ d_h_prev_u_n */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_u_n_rows, nH, d_u_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_u_n_rows, nH, d_u_n_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_4)(
@@ -1304,7 +1313,8 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_n += x.T @ d_n_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_pre_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_pre_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_5)(
@@ -1325,7 +1335,8 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_5)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_r += h_prev.T @ d_r_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_r_pre_rows, nH, d_u_r_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_r_pre_rows, nH, d_u_r_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_6)(
@@ -1345,7 +1356,8 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_6)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_r += x.T @ d_r_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_r_pre_rows, nH, d_w_r_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_r_pre_rows, nH, d_w_r_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_7)(
@@ -1366,7 +1378,8 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_7)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_u += h_prev.T @ d_sigmoid_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_sigmoid_pre_rows, nH, d_u_u_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_sigmoid_pre_rows, nH, d_u_u_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_8)(
@@ -1386,7 +1399,8 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_8)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_u += x.T @ d_sigmoid_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_rows, nH, d_w_u_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_rows, nH, d_w_u_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_9)(
@@ -1407,7 +1421,9 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_9)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(3 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_n_pre @ [w_n.T]; d_r_pre @ [w_r.T]; d_sigmoid_pre @ [w_u.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1429,15 +1445,15 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_9)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1448,13 +1464,13 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_9)(
                     const cg_term terms1[] = {
                         {nH, d_n_pre_rows + top * (nH), nH, 1,
                          memory->deferred_9_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_9_panel_1, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_9_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_r_pre_rows + top * (nH), nH, 1,
                          memory->deferred_9_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_9_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_9_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_sigmoid_pre_rows + top * (nH), nH, 1,
                          memory->deferred_9_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_9_panel_3, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_9_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
@@ -1717,6 +1733,7 @@ static int64_t CELLGEN_NAME(augru_sequence_backward_place)(
     CELLGEN_PLACE(memory->stage_a, real, tables, nB * 1);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_a, real, gathered, chunk_rows * 1);
+    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nH, nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);

@@ -339,7 +339,9 @@ CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_forward_forward_1)(
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(3 * vectors);
+    const int deep = cellgen_is_deep(3 * nI, 3 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(3 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 3 * vectors);
     /* x @ [w_c, w_a, w] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -361,16 +363,16 @@ CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_forward_forward_1)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = !memory->hoist ? here + (turn - pass) * rows * slots * width
                     : memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top) * slots) * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->hoist)
                     continue; /* the product is there */
                 if (memory->unpacked) { /* the product is there */
@@ -389,7 +391,7 @@ CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_forward_forward_1)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 3 * width, 3 * width,
-                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 3 * vectors)},
+                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 3 * vectors), pace},
                     };
                     cg_tile_of(rows, 3 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -486,10 +488,13 @@ CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_forward_forward_1_hoist)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block)
-        cg_tile(steps * nB, 3 * vectors, nI, x_rows, x_stride,
-                memory->forward_1_panel_1 + block * (nI) * 3 * width,
-                memory->forward_1_hoisted + block * memory->window_rows * 3 * width, 3 * width, 0);
+    for (int64_t block = begin; block < end; ++block) {
+        const real *const panel = memory->forward_1_panel_1 + block * (nI) * 3 * width;
+        const cg_term term = {nI, x_rows, x_stride, 1, panel, 3 * width,
+                              block + 1 < end ? panel + (nI) * 3 * width : panel, 0};
+        cg_tile_of(steps * nB, 3 * vectors, &term, 1,
+                   memory->forward_1_hoisted + block * memory->window_rows * 3 * width, 3 * width, 0);
+    }
 }
 
 static void CELLGEN_NAME(brc_sequence_forward_prepare)(
@@ -782,6 +787,7 @@ typedef struct {
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
+    real *product_block; /* packed operands of weight gradients */
     unsigned char *counts; /* which steps count */
     unsigned char *fresh; /* which start from zero */
     int32_t *before; /* the step whose state each starts from */
@@ -921,7 +927,8 @@ CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_backward_deferred_2)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_tanh_pre_2 */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_2_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_2_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_backward_deferred_3)(
@@ -941,7 +948,8 @@ CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_a += x.T @ d_tanh_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_rows, nH, d_w_a_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_rows, nH, d_w_a_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_backward_deferred_4)(
@@ -961,7 +969,8 @@ CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_c += x.T @ d_c_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_c_pre_rows, nH, d_w_c_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_c_pre_rows, nH, d_w_c_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_backward_deferred_5)(
@@ -982,7 +991,9 @@ CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_backward_deferred_5)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(3 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_tanh_pre_2 @ [w.T]; d_tanh_pre @ [w_a.T]; d_c_pre @ [w_c.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1004,15 +1015,15 @@ CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_backward_deferred_5)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1023,13 +1034,13 @@ CELLGEN_STAGE void CELLGEN_NAME(brc_sequence_backward_deferred_5)(
                     const cg_term terms1[] = {
                         {nH, d_tanh_pre_2_rows + top * (nH), nH, 1,
                          memory->deferred_5_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_5_panel_1, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_5_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_tanh_pre_rows + top * (nH), nH, 1,
                          memory->deferred_5_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_5_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_5_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_c_pre_rows + top * (nH), nH, 1,
                          memory->deferred_5_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_5_panel_3, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_5_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
@@ -1254,6 +1265,7 @@ static int64_t CELLGEN_NAME(brc_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->product_block, real, 1, nI * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);

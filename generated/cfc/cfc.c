@@ -543,7 +543,9 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nM, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(1 * nI + 1 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* x @ [w_bb[:I, :M]]; h_prev @ [w_bb[I:I + H, :M]] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -562,15 +564,15 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nM - first < width ? nM - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -587,7 +589,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 1 * vectors)},
+                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 1 * vectors), pace},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -597,7 +599,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_1)(
                     const cg_term terms2[] = {
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->forward_1_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
@@ -665,10 +667,13 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_1_hoist)(
     const int64_t begin = cellgen_share(nM, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block)
-        cg_tile(steps * nB, 1 * vectors, nI, x_rows, x_stride,
-                memory->forward_1_panel_1 + block * (nI) * 1 * width,
-                memory->forward_1_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
+    for (int64_t block = begin; block < end; ++block) {
+        const real *const panel = memory->forward_1_panel_1 + block * (nI) * 1 * width;
+        const cg_term term = {nI, x_rows, x_stride, 1, panel, 1 * width,
+                              block + 1 < end ? panel + (nI) * 1 * width : panel, 0};
+        cg_tile_of(steps * nB, 1 * vectors, &term, 1,
+                   memory->forward_1_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
@@ -696,7 +701,9 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(3 * vectors);
+    const int deep = cellgen_is_deep(3 * nM, 3 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(3 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 3 * vectors);
     /* q @ [w_f, w_g, w_k] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -718,15 +725,15 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -743,7 +750,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_forward_forward_2)(
                     const cg_term terms1[] = {
                         {nM, q_rows + top * (nM), nM, 1,
                          memory->forward_2_panel_1 + block * (nM) * 3 * width, 3 * width,
-                         cg_ahead(memory->forward_2_panel_1, block, next, tiles, nM, 3 * vectors)},
+                         cg_ahead(memory->forward_2_panel_1, next, tile_number, pace, nM, 3 * vectors), pace},
                     };
                     cg_tile_of(rows, 3 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1165,6 +1172,7 @@ typedef struct {
     real *stage_ts; /* of one step, zeros */
     real *rows_d_x; /* rows of many steps */
     real *rows_d_ts; /* rows of many steps */
+    real *product_block; /* packed operands of weight gradients */
     unsigned char *counts; /* which steps count */
     unsigned char *fresh; /* which start from zero */
     int32_t *before; /* the step whose state each starts from */
@@ -1259,7 +1267,9 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nM, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(3 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_k_pre @ [w_k.T]; d_g_pre @ [w_g.T]; d_f @ [w_f.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1281,15 +1291,15 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nM - first < width ? nM - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1300,13 +1310,13 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_reverse_2)(
                     const cg_term terms1[] = {
                         {nH, d_k_pre_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_2_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_g_pre_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_2_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_f_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_3, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_2_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
@@ -1373,7 +1383,9 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(1 * nM, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_h_prev_w_bb @ [w_bb[I:I + H, :M].T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1389,15 +1401,15 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1408,7 +1420,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_reverse_3)(
                     const cg_term terms1[] = {
                         {nM, d_h_prev_w_bb_rows + top * (nM), nM, 1,
                          memory->reverse_3_panel_1 + block * (nM) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nM, 1 * vectors)},
+                         cg_ahead(memory->reverse_3_panel_1, next, tile_number, pace, nM, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1576,7 +1588,8 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_bb[I:I + H, :M] += h_prev.T @ d_h_prev_w_bb */
-    cg_gemm_tn_down(units, nM, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_w_bb_rows, nM, d_w_bb_rows + nI * nM + first * nM, nM, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nM, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_w_bb_rows, nM, d_w_bb_rows + nI * nM + first * nM, nM, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_5)(
@@ -1597,7 +1610,8 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_5)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_bb[:I, :M] += x.T @ d_b_bb_terms */
-    cg_gemm_tn_down(units, nM, row_end - row_begin, x_rows + first, x_stride, d_b_bb_terms_rows, nM, d_w_bb_rows + first * nM, nM, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nM, row_end - row_begin, x_rows + first, x_stride, d_b_bb_terms_rows, nM, d_w_bb_rows + first * nM, nM, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_6)(
@@ -1617,7 +1631,8 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_6)(
     const int64_t first = cellgen_share(nM, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_k += q.T @ d_k_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, q_rows + first, nM, d_k_pre_rows, nH, d_w_k_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, q_rows + first, nM, d_k_pre_rows, nH, d_w_k_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_7)(
@@ -1637,7 +1652,8 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_7)(
     const int64_t first = cellgen_share(nM, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_g += q.T @ d_g_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, q_rows + first, nM, d_g_pre_rows, nH, d_w_g_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, q_rows + first, nM, d_g_pre_rows, nH, d_w_g_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
@@ -1657,7 +1673,8 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
     const int64_t first = cellgen_share(nM, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += q.T @ d_f */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, q_rows + first, nM, d_f_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, q_rows + first, nM, d_f_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_9)(
@@ -1677,7 +1694,9 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_9)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(1 * nM, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_b_bb_terms @ [w_bb[:I, :M].T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1693,15 +1712,15 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_9)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1712,7 +1731,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_9)(
                     const cg_term terms1[] = {
                         {nM, d_b_bb_terms_rows + top * (nM), nM, 1,
                          memory->deferred_9_panel_1 + block * (nM) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_9_panel_1, block, next, tiles, nM, 1 * vectors)},
+                         cg_ahead(memory->deferred_9_panel_1, next, tile_number, pace, nM, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1986,6 +2005,7 @@ static int64_t CELLGEN_NAME(cfc_sequence_backward_place)(
     CELLGEN_PLACE(memory->stage_ts, real, tables, nB * 1);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_ts, real, gathered, chunk_rows * 1);
+    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(cellgen_larger(nH, nI), nM) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);

@@ -34,7 +34,7 @@
 #endif
 
 /* The same of a loop that adds up these locals, in the order of the vectors' lanes: one addition after
- * the other takes four cycles each, six times as long. Needs -fopenmp-simd (no library); without it,
+ * the other takes four cycles each. Needs -fopenmp-simd (no library); without it,
  * and in C++, sums are formed in order. */
 #if defined(__cplusplus)
 #define CELLGEN_SUMS(...) CELLGEN_VECTORIZE

@@ -298,6 +298,21 @@ CELLGEN_INLINE int64_t cellgen_tile_rows(int64_t vectors)
     return rows[vectors];
 }
 
+/* Bytes of the next panel that each of `tiles` tiles fetches for each k. Many tiles share it out
+ * evenly: the few buffers of the first-level cache that wait for it serve other loads as well. */
+CELLGEN_INLINE int64_t cellgen_pace(int64_t tiles, int64_t vectors)
+{
+    const int64_t size = vectors * CELLGEN_VECTOR_BYTES;
+    return tiles * 64 < 2 * size ? 64 : (size + tiles - 1) / tiles;
+}
+/* Where the part of a tile begins, for K of them; its first line again where none is left. */
+CELLGEN_INLINE const void *cellgen_part(const void *panel, int64_t tile, int64_t pace, int64_t K,
+                                        int64_t vectors)
+{
+    const int left = tile * pace < vectors * CELLGEN_VECTOR_BYTES;
+    return (const char *)panel + (left ? tile * K * pace : 0);
+}
+
 #define CELLGEN_ROWS_1(X, NV) X(0, NV)
 #define CELLGEN_ROWS_2(X, NV) CELLGEN_ROWS_1(X, NV) X(1, NV)
 #define CELLGEN_ROWS_3(X, NV) CELLGEN_ROWS_2(X, NV) X(2, NV)

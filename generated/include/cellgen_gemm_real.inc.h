@@ -14,7 +14,8 @@ typedef struct {
     int64_t a_row, a_step;
     const CELLGEN_REAL *b;
     int64_t b_step;
-    const CELLGEN_REAL *ahead; /* K cache lines fetched into the second-level cache meanwhile */
+    const CELLGEN_REAL *ahead; /* fetched into the second-level cache meanwhile, for each k */
+    int64_t ahead_step;        /* so many bytes further */
 } CELLGEN_S(term);
 
 #define CELLGEN_ROW_BEGIN(R, NV)                                                                   \
@@ -69,12 +70,12 @@ typedef struct {
         for (; terms > 0; --terms, ++term) {                                                       \
             const CELLGEN_REAL *const a = term->a + top * term->a_row, *b = term->b;               \
             CELLGEN_ROWS_##MR(CELLGEN_ROW_TERM, NV)                                                \
-            const int64_t K = term->K, b_step = term->b_step;                                      \
+            const int64_t K = term->K, b_step = term->b_step, ahead_step = term->ahead_step;       \
             int64_t bytes = term->a_step * (int64_t)sizeof *a;                                     \
             CELLGEN_OPAQUE(bytes);                                                                 \
             for (int64_t k = 0, k_a = 0; k < K; ++k, k_a += bytes, b += b_step) {                  \
                 if (MR >= 4) /* fewer rows are bound by the second-level cache as it is */         \
-                    CELLGEN_FETCH(term->ahead + k * (64 / (int64_t)sizeof *a));                    \
+                    CELLGEN_FETCH((const char *)term->ahead + k * ahead_step);                     \
                 CELLGEN_BY_##ORDER(MR, NV)                                                         \
             }                                                                                      \
         }                                                                                          \
@@ -171,7 +172,7 @@ CELLGEN_INLINE void CELLGEN_S(column_of)(int64_t M, int64_t vectors, int64_t K,
                                          const CELLGEN_REAL *b, int64_t b_step, CELLGEN_REAL *c,
                                          int64_t ldc, int64_t lanes, int64_t lanes_b, int accumulate)
 {
-    const CELLGEN_S(term) term = {K, a, a_row, a_step, b, b_step, b};
+    const CELLGEN_S(term) term = {K, a, a_row, a_step, b, b_step, b, 0};
     CELLGEN_S(column)(M, vectors, &term, 1, c, ldc, lanes, lanes_b, accumulate);
 }
 
@@ -221,14 +222,19 @@ CELLGEN_INLINE void CELLGEN_S(pack_transposed)(int64_t K, int64_t vectors, int64
 /* --------------------------------------------------------------------------- whole products */
 
 #if CELLGEN_VECTOR_REGISTERS == 32
-#define CELLGEN_PANEL_VECTORS 4 /* tiles of 6 rows */
+#define CELLGEN_PANEL_VECTORS 4
 #else
 #define CELLGEN_PANEL_VECTORS 2
 #endif
+#define CELLGEN_PANEL_ROWS 6 /* of a tile that wide, with 16 registers and with 32 */
 #define CELLGEN_BUFFER_BYTES 81920 /* of stack */
 #define CELLGEN_BLOCK_ROWS 512
 #define CELLGEN_DEPTH 256       /* k of a panel of B: 64 KB with AVX-512 */
-#define CELLGEN_DEPTH_BLOCK 128 /* beside a block of A */
+#define CELLGEN_DEPTH_BLOCK 128 /* beside a block of A on the stack */
+#define CELLGEN_PACKED_ROWS 256 /* of A^T, in a block of the caller's */
+#ifndef CELLGEN_SLICE
+#define CELLGEN_SLICE 512
+#endif
 
 /* the widths that whole products use, so that the other tiles are not compiled for them */
 CELLGEN_INLINE void CELLGEN_S(column_narrow)(int64_t M, int64_t vectors, int64_t K,
@@ -242,51 +248,76 @@ CELLGEN_INLINE void CELLGEN_S(column_narrow)(int64_t M, int64_t vectors, int64_t
         (M, vectors, K, a, a_row, a_step, b, b_step, c, ldc, lanes, lanes_b, accumulate);
 }
 
+/* Rows of A^T are strided: pack `rows` of them, in tiles of equal height, each [k][row]. */
+CELLGEN_STATIC void CELLGEN_S(pack_tiles)(int64_t rows, int64_t tiles, int64_t depth,
+                                          const CELLGEN_REAL *a, int64_t a_step, CELLGEN_REAL *out)
+{
+    for (int64_t height; rows > 0; --tiles, rows -= height, a += height) {
+        height = (rows + tiles - 1) / tiles;
+        const CELLGEN_REAL *from = a;
+        if (height == CELLGEN_PANEL_ROWS) /* a copy of known size */
+            for (int64_t k = 0; k < depth; ++k, from += a_step, out += CELLGEN_PANEL_ROWS)
+                memcpy(out, from, CELLGEN_PANEL_ROWS * sizeof *a);
+        else
+            for (int64_t k = 0; k < depth; ++k, from += a_step)
+                for (int64_t row = 0; row < height; ++row) *out++ = from[row];
+    }
+}
+
 /* A panel of B is packed and all rows of A pass over it, 512 at a time so that A stays in L2. Rows
- * of A^T are strided: there a block of A is packed beside the panel (tn 384x1024x3200: 128 instead
- * of 111 GFLOP/s; A itself gains nothing). */
+ * of A^T are packed beside the panel, 96 at a time on the stack or, where the caller has a block of
+ * min(K, CELLGEN_DEPTH) elements for each row, 256: every panel of B is packed again for each
+ * such block, and C read and written for each depth (tn 512x1024x768 on two cores: 1.2 times as
+ * fast with a block, 128x256x192: 1.1). A itself gains nothing. */
 CELLGEN_OUTLINE void CELLGEN_S(gemm_packed)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
                                             int64_t a_row, int64_t a_step, const CELLGEN_REAL *b,
                                             int64_t ldb, int b_transposed, CELLGEN_REAL *c,
-                                            int64_t ldc, int accumulate)
+                                            int64_t ldc, int accumulate, CELLGEN_REAL *block)
 {
     CELLGEN_REAL panel[CELLGEN_BUFFER_BYTES / sizeof(CELLGEN_REAL)] __attribute__((aligned(64)));
     const int64_t lanes = CELLGEN_LANES, width = CELLGEN_PANEL_VECTORS * lanes;
-    const int pack_a = a_step != 1 && N >= 2 * width && M > 12;
-    const int64_t deepest = pack_a ? CELLGEN_DEPTH_BLOCK : CELLGEN_DEPTH;
-    CELLGEN_REAL *const block = panel + deepest * width;
-    const int64_t highest =
-        pack_a ? CELLGEN_BUFFER_BYTES / (int64_t)sizeof *a / deepest - width : CELLGEN_BLOCK_ROWS;
-    const int64_t blocks = (M + highest - 1) / highest;
-    for (int64_t k = 0; k < K; k += deepest) {
-        const int64_t depth = K - k < deepest ? K - k : deepest;
-        for (int64_t row = 0, turn = 0; turn < blocks; ++turn) {
-            const int64_t rows = (M - row + blocks - turn - 1) / (blocks - turn);
-            const CELLGEN_REAL *x = a + row * a_row + k * a_step;
-            if (pack_a) {
-                for (int64_t r = 0; r < depth; ++r)
-                    memcpy(block + r * highest, x + r * a_step, (size_t)rows * sizeof *a);
-                x = block;
-            }
+    const int pack_a = a_step != 1 && N >= 2 * width && M > 2 * CELLGEN_PANEL_ROWS;
+    const int own = pack_a && !block;
+    const int64_t deepest = own ? CELLGEN_DEPTH_BLOCK : CELLGEN_DEPTH;
+    const int64_t highest = own      ? CELLGEN_BUFFER_BYTES / (int64_t)sizeof *a / deepest - width
+                            : pack_a ? CELLGEN_PACKED_ROWS
+                                     : CELLGEN_BLOCK_ROWS;
+    CELLGEN_REAL *const packed = own ? panel + deepest * width : block;
+    const int64_t blocks = (M + highest - 1) / highest, depths = (K + deepest - 1) / deepest;
+    for (int64_t k = 0, turn_k = 0, depth; turn_k < depths; ++turn_k, k += depth) {
+        depth = (K - k + depths - turn_k - 1) / (depths - turn_k);
+        for (int64_t row = 0, turn = 0, rows; turn < blocks; ++turn, row += rows) {
+            rows = (M - row + blocks - turn - 1) / (blocks - turn);
+            const CELLGEN_REAL *const x = a + row * a_row + k * a_step;
+            const int64_t tiles = (rows + CELLGEN_PANEL_ROWS - 1) / CELLGEN_PANEL_ROWS;
+            if (pack_a)
+                CELLGEN_S(pack_tiles)(rows, tiles, depth, x, a_step, packed);
             int64_t panels = (N + width - 1) / width;
             for (int64_t j = 0, left = (N + lanes - 1) / lanes; left > 0; --panels) {
                 const int64_t vectors = (left + panels - 1) / panels;
                 const int64_t step = vectors * lanes;
                 const int64_t columns = N - j < step ? N - j : step;
+                const int64_t last = columns - (vectors - 1) * lanes;
+                const int onto = accumulate || k > 0;
+                CELLGEN_REAL *const to = c + row * ldc + j;
                 if (b_transposed)
                     CELLGEN_S(pack_transposed)
                     (depth, vectors, columns, b + j * ldb + k, ldb, panel, step);
                 else
                     CELLGEN_S(pack_rows)
                     (depth, vectors, columns, b + k * ldb + j, ldb, panel, step);
-                CELLGEN_S(column_narrow)
-                (rows, vectors, depth, x, a_row, pack_a ? highest : a_step, panel, step,
-                 c + row * ldc + j, ldc, columns - (vectors - 1) * lanes, lanes,
-                 accumulate || k > 0);
+                for (int64_t tile = 0, top = 0, height; pack_a && tile < tiles; ++tile, top += height) {
+                    height = (rows - top + tiles - tile - 1) / (tiles - tile);
+                    CELLGEN_S(column_narrow)
+                    (height, vectors, depth, packed + top * depth, 1, height, panel, step,
+                     to + top * ldc, ldc, last, lanes, onto);
+                }
+                if (!pack_a)
+                    CELLGEN_S(column_narrow)
+                    (rows, vectors, depth, x, a_row, a_step, panel, step, to, ldc, last, lanes, onto);
                 left -= vectors;
                 j += step;
             }
-            row += rows;
         }
     }
 }
@@ -432,7 +463,7 @@ CELLGEN_OUTLINE void CELLGEN_S(gemm_turned)(int64_t M, int64_t N, int64_t K, con
 CELLGEN_STATIC void CELLGEN_S(gemm)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
                                     int64_t a_row, int64_t a_step, const CELLGEN_REAL *b,
                                     int64_t ldb, int b_transposed, CELLGEN_REAL *c, int64_t ldc,
-                                    int accumulate)
+                                    int accumulate, CELLGEN_REAL *block)
 {
     if (M <= 0 || N <= 0)
         return;
@@ -461,36 +492,39 @@ CELLGEN_STATIC void CELLGEN_S(gemm)(int64_t M, int64_t N, int64_t K, const CELLG
         return;
     }
 #endif
-    CELLGEN_S(gemm_packed)(M, N, K, a, a_row, a_step, b, ldb, b_transposed, c, ldc, accumulate);
+    CELLGEN_S(gemm_packed)
+    (M, N, K, a, a_row, a_step, b, ldb, b_transposed, c, ldc, accumulate, block);
 }
 
 CELLGEN_STATIC void CELLGEN_S(gemm_nn)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
                                        int64_t lda, const CELLGEN_REAL *b, int64_t ldb,
                                        CELLGEN_REAL *c, int64_t ldc, int accumulate)
 {
-    CELLGEN_S(gemm)(M, N, K, a, lda, 1, b, ldb, 0, c, ldc, accumulate);
+    CELLGEN_S(gemm)(M, N, K, a, lda, 1, b, ldb, 0, c, ldc, accumulate, NULL);
 }
 CELLGEN_STATIC void CELLGEN_S(gemm_nt)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
                                        int64_t lda, const CELLGEN_REAL *b, int64_t ldb,
                                        CELLGEN_REAL *c, int64_t ldc, int accumulate)
 {
-    CELLGEN_S(gemm)(M, N, K, a, lda, 1, b, ldb, 1, c, ldc, accumulate);
+    CELLGEN_S(gemm)(M, N, K, a, lda, 1, b, ldb, 1, c, ldc, accumulate, NULL);
 }
 CELLGEN_STATIC void CELLGEN_S(gemm_tn)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
                                        int64_t lda, const CELLGEN_REAL *b, int64_t ldb,
                                        CELLGEN_REAL *c, int64_t ldc, int accumulate)
 {
-    CELLGEN_S(gemm)(M, N, K, a, 1, lda, b, ldb, 0, c, ldc, accumulate);
+    CELLGEN_S(gemm)(M, N, K, a, 1, lda, b, ldb, 0, c, ldc, accumulate, NULL);
 }
 
-/* The same, added up from the last row of A and B to the first. */
+/* The same, added up from the last row of A and B to the first; `block`, of min(K, CELLGEN_DEPTH)
+ * elements for each row of C, is overwritten. */
 CELLGEN_STATIC void CELLGEN_S(gemm_tn_down)(int64_t M, int64_t N, int64_t K, const CELLGEN_REAL *a,
                                             int64_t lda, const CELLGEN_REAL *b, int64_t ldb,
-                                            CELLGEN_REAL *c, int64_t ldc, int accumulate)
+                                            CELLGEN_REAL *c, int64_t ldc, int accumulate,
+                                            CELLGEN_REAL *block)
 {
     const int64_t last = K > 0 ? K - 1 : 0;
     CELLGEN_S(gemm)
-    (M, N, K, a + last * lda, 1, -lda, b + last * ldb, -ldb, 0, c, ldc, accumulate);
+    (M, N, K, a + last * lda, 1, -lda, b + last * ldb, -ldb, 0, c, ldc, accumulate, block);
 }
 
 /* -------------------------------------------------------------------------- packed weights
@@ -543,11 +577,46 @@ CELLGEN_INLINE void CELLGEN_S(tile)(int64_t rows, int64_t vectors, int64_t K, co
      CELLGEN_LANES, accumulate);
 }
 
-/* The same of several operands, each with its panel, in one chain that never leaves the registers. */
+/* More rows than a tile has, over panels that the second-level cache does not hold beside them: all
+ * tiles take a slice of k after the other, which stays there meanwhile. The chain is the same. */
+CELLGEN_OUTLINE void CELLGEN_S(tiles_deep)(int64_t rows, int64_t vectors,
+                                           const CELLGEN_S(term) * term, int64_t terms,
+                                           CELLGEN_REAL *c, int64_t ldc, int accumulate)
+{
+    const int64_t highest = cellgen_tile_rows(vectors), tiles = (rows + highest - 1) / highest;
+    const int64_t pace = cellgen_pace(tiles, vectors);
+    const CELLGEN_REAL *const ahead = term->ahead;
+    for (; terms > 0; --terms, ++term) {
+        const int64_t slices = term->K > 0 ? (term->K + CELLGEN_SLICE - 1) / CELLGEN_SLICE : 1;
+        for (int64_t slice = 0, k = 0, depth; slice < slices; ++slice, k += depth, accumulate = 1) {
+            depth = (term->K - k + slices - slice - 1) / (slices - slice);
+            const CELLGEN_REAL *const b = term->b + k * term->b_step;
+            const CELLGEN_REAL *const next = slice + 1 < slices ? b + depth * term->b_step
+                                             : terms > 1        ? term[1].b
+                                                                : ahead;
+            for (int64_t tile = 0, top = 0, height; tile < tiles; ++tile, top += height) {
+                height = (rows - top + tiles - tile - 1) / (tiles - tile);
+                const CELLGEN_S(term) here = {
+                    depth, term->a + top * term->a_row + k * term->a_step, term->a_row,
+                    term->a_step, b, term->b_step,
+                    (const CELLGEN_REAL *)cellgen_part(next, tile, pace, depth, vectors), pace};
+                CELLGEN_S(column)
+                (height, vectors, &here, 1, c + top * ldc, ldc, CELLGEN_LANES, CELLGEN_LANES,
+                 accumulate);
+            }
+        }
+    }
+}
+
+/* The same of several operands, each with its panel, in one chain that never leaves the registers
+ * while the rows are one tile. */
 CELLGEN_INLINE void CELLGEN_S(tile_of)(int64_t rows, int64_t vectors, const CELLGEN_S(term) * term,
                                        int64_t terms, CELLGEN_REAL *c, int64_t ldc, int accumulate)
 {
-    CELLGEN_S(column)
+    if (rows > cellgen_tile_rows(vectors))
+        CELLGEN_S(tiles_deep)(rows, vectors, term, terms, c, ldc, accumulate);
+    else
+        CELLGEN_S(column)
     (rows, vectors, term, terms, c, ldc, CELLGEN_LANES, CELLGEN_LANES, accumulate);
 }
 

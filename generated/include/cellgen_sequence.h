@@ -51,7 +51,13 @@
 #else
 #define CELLGEN_SLOT_VECTORS(slots) ((slots) == 1 ? 2 : 1)
 #endif
-#define CELLGEN_TILE_HEIGHT 8 /* rows a tile buffer holds: the most that a tile kernel takes */
+#define CELLGEN_TILE_HEIGHT 8 /* the most rows that a tile kernel takes */
+#ifndef CELLGEN_GROUP_ROWS
+#define CELLGEN_GROUP_ROWS 64 /* rows a tile buffer holds */
+#endif
+#ifndef CELLGEN_DEEP_BYTES
+#define CELLGEN_DEEP_BYTES (512 << 10)
+#endif
 
 #define CELLGEN_ALIGNED __attribute__((aligned(64)))
 
@@ -263,11 +269,27 @@ CELLGEN_STATIC int cellgen_fill_tables(const cellgen_options *options, const int
     return CELLGEN_OK;
 }
 
+CELLGEN_INLINE int64_t cellgen_larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* Elements for each row of a weight gradient in the block that its product packs: as deep as one
+ * chunk of rows, or one depth of a product. */
+CELLGEN_INLINE int64_t cellgen_depth_of(int64_t rows)
+{
+    return rows < CELLGEN_DEPTH ? rows : CELLGEN_DEPTH;
+}
+
 /* Rows per tile: as few tiles of at most `most` rows as will do, all about equally high. */
 CELLGEN_INLINE int64_t cellgen_even_rows(int64_t rows, int64_t most)
 {
     const int64_t tiles = (rows + most - 1) / most;
     return tiles > 0 ? (rows + tiles - 1) / tiles : 1;
+}
+
+/* Whether the panels of a block of units, `terms` deep, would drive each other and the rows out of the
+ * second-level cache: rows then go through them in groups, a slice of k at a time. */
+CELLGEN_INLINE int cellgen_is_deep(int64_t terms, int64_t vectors)
+{
+    return terms * vectors * CELLGEN_VECTOR_BYTES > CELLGEN_DEEP_BYTES;
 }
 
 /* Blocks of units whose tiles of all `rows` rows one buffer holds: with few rows their functions are
@@ -280,14 +302,12 @@ CELLGEN_INLINE int64_t cellgen_blocks_of_tile(int64_t rows)
 #endif
 
 /* What tile number `tile` of a block of rows fetches while it runs: its part of the next panel, so
- * that the third-level cache is read evenly (32 rows, 8 MB of weights: 159 instead of 120 GFLOP/s);
- * or, where all parts are taken, what is near already. */
-CELLGEN_INLINE const real *cg_ahead(const real *panels, int64_t panel, int64_t next, int64_t tile,
+ * that the third-level cache is read evenly. */
+CELLGEN_INLINE const real *cg_ahead(const real *panels, int64_t next, int64_t tile, int64_t pace,
                                     int64_t K, int64_t vectors)
 {
-    const int64_t line = 64 / (int64_t)sizeof(real), size = K * vectors * CELLGEN_REAL_LANES;
-    const int fits = (tile + 1) * line <= vectors * CELLGEN_REAL_LANES;
-    return fits ? panels + next * size + tile * K * line : panels + panel * size;
+    const real *const panel = panels + next * K * vectors * CELLGEN_REAL_LANES;
+    return (const real *)cellgen_part(panel, tile, pace, K, vectors);
 }
 
 /* Pack all blocks of one slot's weights, (K, units) or transposed (units, K), into panels whose rows

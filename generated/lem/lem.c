@@ -563,7 +563,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_1)(
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(3 * vectors);
+    const int deep = cellgen_is_deep(3 * nI + 3 * nH, 3 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(3 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 3 * vectors);
     /* x @ [v_1, v_2, v_z]; y_prev @ [w_1, w_2, w_z] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -594,15 +596,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_1)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -619,10 +621,10 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_1)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 3 * width, 3 * width,
-                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 3 * vectors)},
+                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 3 * vectors), pace},
                         {nH, y_prev_rows + top * (y_prev_stride), y_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nH) * 3 * width, 3 * width,
-                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 3 * vectors)},
+                         cg_ahead(memory->forward_1_panel_2, next, tile_number, pace, nH, 3 * vectors), pace},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -731,10 +733,13 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_1_hoist)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block)
-        cg_tile(steps * nB, 3 * vectors, nI, x_rows, x_stride,
-                memory->forward_1_panel_1 + block * (nI) * 3 * width,
-                memory->forward_1_hoisted + block * memory->window_rows * 3 * width, 3 * width, 0);
+    for (int64_t block = begin; block < end; ++block) {
+        const real *const panel = memory->forward_1_panel_1 + block * (nI) * 3 * width;
+        const cg_term term = {nI, x_rows, x_stride, 1, panel, 3 * width,
+                              block + 1 < end ? panel + (nI) * 3 * width : panel, 0};
+        cg_tile_of(steps * nB, 3 * vectors, &term, 1,
+                   memory->forward_1_hoisted + block * memory->window_rows * 3 * width, 3 * width, 0);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_2)(
@@ -762,7 +767,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_2)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(1 * nI + 1 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* x @ [v_y]; z @ [w_y] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -781,15 +788,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_2)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -800,10 +807,10 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_2)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_2_panel_1 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_1, block, next, tiles, nI, 1 * vectors)},
+                         cg_ahead(memory->forward_2_panel_1, next, tile_number, pace, nI, 1 * vectors), pace},
                         {nH, z_rows + top * (z_stride), z_stride, 1,
                          memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->forward_2_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -878,10 +885,13 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_forward_forward_2_hoist)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block)
-        cg_tile(steps * nB, 1 * vectors, nI, x_rows, x_stride,
-                memory->forward_2_panel_1 + block * (nI) * 1 * width,
-                memory->forward_2_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
+    for (int64_t block = begin; block < end; ++block) {
+        const real *const panel = memory->forward_2_panel_1 + block * (nI) * 1 * width;
+        const cg_term term = {nI, x_rows, x_stride, 1, panel, 1 * width,
+                              block + 1 < end ? panel + (nI) * 1 * width : panel, 0};
+        cg_tile_of(steps * nB, 1 * vectors, &term, 1,
+                   memory->forward_2_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
+    }
 }
 
 static void CELLGEN_NAME(lem_sequence_forward_prepare)(
@@ -1268,6 +1278,7 @@ typedef struct {
     real *rows_x; /* rows of many steps */
     real *rows_z; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
+    real *product_block; /* packed operands of weight gradients */
     unsigned char *counts; /* which steps count */
     unsigned char *fresh; /* which start from zero */
     int32_t *before; /* the step whose state each starts from */
@@ -1383,7 +1394,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_reverse_2)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(1 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_tanh_pre_2 @ [w_y.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1399,15 +1412,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_reverse_2)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1418,7 +1431,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_reverse_2)(
                     const cg_term terms1[] = {
                         {nH, d_tanh_pre_2_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_2_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1516,7 +1529,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(3 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_tanh_pre @ [w_z.T]; d_sigmoid_pre_2 @ [w_2.T]; d_sigmoid_pre @ [w_1.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1538,15 +1553,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1557,13 +1572,13 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_reverse_3)(
                     const cg_term terms1[] = {
                         {nH, d_tanh_pre_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_3_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_sigmoid_pre_2_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_3_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_sigmoid_pre_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_3, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_3_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
@@ -1673,7 +1688,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_2)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_v_y += x.T @ d_tanh_pre_2 */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_2_rows, nH, d_v_y_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_2_rows, nH, d_v_y_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_3)(
@@ -1693,7 +1709,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_y += z.T @ d_tanh_pre_2 */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, z_rows + first, z_stride, d_tanh_pre_2_rows, nH, d_w_y_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, z_rows + first, z_stride, d_tanh_pre_2_rows, nH, d_w_y_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_4)(
@@ -1713,7 +1730,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_v_z += x.T @ d_tanh_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_rows, nH, d_v_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_rows, nH, d_v_z_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_5)(
@@ -1734,7 +1752,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_5)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_z += y_prev.T @ d_tanh_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_tanh_pre_rows, nH, d_w_z_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_tanh_pre_rows, nH, d_w_z_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_6)(
@@ -1754,7 +1773,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_6)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_v_2 += x.T @ d_sigmoid_pre_2 */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_2_rows, nH, d_v_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_2_rows, nH, d_v_2_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_7)(
@@ -1775,7 +1795,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_7)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_2 += y_prev.T @ d_sigmoid_pre_2 */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_sigmoid_pre_2_rows, nH, d_w_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_sigmoid_pre_2_rows, nH, d_w_2_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_8)(
@@ -1795,7 +1816,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_8)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_v_1 += x.T @ d_sigmoid_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_rows, nH, d_v_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_rows, nH, d_v_1_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_9)(
@@ -1816,7 +1838,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_9)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_1 += y_prev.T @ d_sigmoid_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_sigmoid_pre_rows, nH, d_w_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_sigmoid_pre_rows, nH, d_w_1_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
@@ -1838,7 +1861,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(4 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_tanh_pre_2 @ [v_y.T]; d_tanh_pre @ [v_z.T]; d_sigmoid_pre_2 @ [v_2.T]; d_sigmoid_pre @ [v_1.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1863,15 +1888,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1882,16 +1907,16 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
                     const cg_term terms1[] = {
                         {nH, d_tanh_pre_2_rows + top * (nH), nH, 1,
                          memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_1, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_10_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_tanh_pre_rows + top * (nH), nH, 1,
                          memory->deferred_10_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_10_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_sigmoid_pre_2_rows + top * (nH), nH, 1,
                          memory->deferred_10_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_3, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_10_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_sigmoid_pre_rows + top * (nH), nH, 1,
                          memory->deferred_10_panel_4 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_4, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_10_panel_4, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
                 }
@@ -2186,6 +2211,7 @@ static int64_t CELLGEN_NAME(lem_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_z, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nI, nH) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);

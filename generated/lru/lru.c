@@ -700,7 +700,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_1)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(2 * vectors);
+    const int deep = cellgen_is_deep(2 * nI, 2 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(2 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 2 * vectors);
     /* x @ [b_re, b_im] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -719,16 +721,16 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_1)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = !memory->hoist ? here + (turn - pass) * rows * slots * width
                     : memory->forward_1_hoisted + ((block * memory->window_rows + step % memory->window_steps * nB + top) * slots) * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->hoist)
                     continue; /* the product is there */
                 if (memory->unpacked) { /* the product is there */
@@ -744,7 +746,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_1)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
-                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 2 * vectors)},
+                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 2 * vectors), pace},
                     };
                     cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -853,10 +855,13 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_1_hoist)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block)
-        cg_tile(steps * nB, 2 * vectors, nI, x_rows, x_stride,
-                memory->forward_1_panel_1 + block * (nI) * 2 * width,
-                memory->forward_1_hoisted + block * memory->window_rows * 2 * width, 2 * width, 0);
+    for (int64_t block = begin; block < end; ++block) {
+        const real *const panel = memory->forward_1_panel_1 + block * (nI) * 2 * width;
+        const cg_term term = {nI, x_rows, x_stride, 1, panel, 2 * width,
+                              block + 1 < end ? panel + (nI) * 2 * width : panel, 0};
+        cg_tile_of(steps * nB, 2 * vectors, &term, 1,
+                   memory->forward_1_hoisted + block * memory->window_rows * 2 * width, 2 * width, 0);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_2)(
@@ -881,7 +886,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_2)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(2 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* h_re @ [c_re]; h_im @ [c_im] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -900,15 +907,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_2)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -925,13 +932,13 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_2)(
                     const cg_term terms1[] = {
                         {nH, h_re_rows + top * (h_re_stride), h_re_stride, 1,
                          memory->forward_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_1, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->forward_2_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                     const cg_term terms2[] = {
                         {nH, h_im_rows + top * (h_im_stride), h_im_stride, 1,
                          memory->forward_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_2_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->forward_2_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
@@ -1406,6 +1413,7 @@ typedef struct {
     real *rows_h_im; /* rows of many steps */
     real *rows_d_y; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
+    real *product_block; /* packed operands of weight gradients */
     unsigned char *counts; /* which steps count */
     unsigned char *fresh; /* which start from zero */
     int32_t *before; /* the step whose state each starts from */
@@ -1511,7 +1519,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(2 * nI, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_h_im_c_im @ [c_im.T]; d_y_copy @ [c_re.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1530,15 +1540,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1555,13 +1565,13 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
                     const cg_term terms1[] = {
                         {nI, d_h_im_c_im_rows + top * (nI), nI, 1,
                          memory->reverse_3_panel_1 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nI, 1 * vectors)},
+                         cg_ahead(memory->reverse_3_panel_1, next, tile_number, pace, nI, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                     const cg_term terms2[] = {
                         {nI, d_y_copy_rows + top * (nI), nI, 1,
                          memory->reverse_3_panel_2 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_2, block, next, tiles, nI, 1 * vectors)},
+                         cg_ahead(memory->reverse_3_panel_2, next, tile_number, pace, nI, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
@@ -1767,7 +1777,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_c_im += h_im.T @ d_h_im_c_im */
-    cg_gemm_tn_down(units, nI, row_end - row_begin, h_im_rows + first, h_im_stride, d_h_im_c_im_rows, nI, d_c_im_rows + first * nI, nI, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nI, row_end - row_begin, h_im_rows + first, h_im_stride, d_h_im_c_im_rows, nI, d_c_im_rows + first * nI, nI, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_4)(
@@ -1787,7 +1798,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_c_re += h_re.T @ d_y_copy */
-    cg_gemm_tn_down(units, nI, row_end - row_begin, h_re_rows + first, h_re_stride, d_y_copy_rows, nI, d_c_re_rows + first * nI, nI, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nI, row_end - row_begin, h_re_rows + first, h_re_stride, d_y_copy_rows, nI, d_c_re_rows + first * nI, nI, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_5)(
@@ -1807,7 +1819,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_5)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b_im += x.T @ d_x_b_im */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_b_im_rows, nH, d_b_im_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_b_im_rows, nH, d_b_im_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_6)(
@@ -1827,7 +1840,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_6)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_b_re += x.T @ d_x_b_re */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_b_re_rows, nH, d_b_re_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_b_re_rows, nH, d_b_re_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
@@ -1850,7 +1864,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(2 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_x_b_im @ [b_im.T]; d_x_b_re @ [b_re.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1869,15 +1885,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1888,10 +1904,10 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
                     const cg_term terms1[] = {
                         {nH, d_x_b_im_rows + top * (nH), nH, 1,
                          memory->deferred_7_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_7_panel_1, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_7_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_x_b_re_rows + top * (nH), nH, 1,
                          memory->deferred_7_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_7_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_7_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
@@ -2295,6 +2311,7 @@ static int64_t CELLGEN_NAME(lru_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_h_im, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_d_y, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nH, nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);

@@ -409,7 +409,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(4 * vectors);
+    const int deep = cellgen_is_deep(4 * nI + 4 * nH, 4 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(4 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 4 * vectors);
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]]; h_prev @ [w[I:I + H, :H], w[I:I + H, H:2*H], w[I:I + H, 2*H:3*H], w[I:I + H, 3*H:4*H]] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -446,15 +448,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -474,10 +476,10 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 4 * vectors)},
+                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 4 * vectors), pace},
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nH) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 4 * vectors)},
+                         cg_ahead(memory->forward_1_panel_2, next, tile_number, pace, nH, 4 * vectors), pace},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -622,10 +624,13 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block)
-        cg_tile(steps * nB, 4 * vectors, nI, x_rows, x_stride,
-                memory->forward_1_panel_1 + block * (nI) * 4 * width,
-                memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
+    for (int64_t block = begin; block < end; ++block) {
+        const real *const panel = memory->forward_1_panel_1 + block * (nI) * 4 * width;
+        const cg_term term = {nI, x_rows, x_stride, 1, panel, 4 * width,
+                              block + 1 < end ? panel + (nI) * 4 * width : panel, 0};
+        cg_tile_of(steps * nB, 4 * vectors, &term, 1,
+                   memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
+    }
 }
 
 static void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_forward_prepare)(
@@ -1028,6 +1033,7 @@ typedef struct {
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
+    real *product_block; /* packed operands of weight gradients */
     unsigned char *counts; /* which steps count */
     unsigned char *fresh; /* which start from zero */
     int32_t *before; /* the step whose state each starts from */
@@ -1169,7 +1175,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(1 * 4 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_icfo @ [w[I:I + H, :4*H].T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1185,15 +1193,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1204,7 +1212,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
                     const cg_term terms1[] = {
                         {4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH), 1,
                          memory->reverse_2_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_2_panel_1, next, tile_number, pace, 4 * nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1284,7 +1292,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w[I:I + H, :4*H] += h_prev.T @ d_icfo */
-    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_icfo_rows, (4 * nH), d_w_rows + nI * (4 * nH) + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_icfo_rows, (4 * nH), d_w_rows + nI * (4 * nH) + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_3)(
@@ -1304,7 +1313,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w[:I, :4*H] += x.T @ d_icfo */
-    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_icfo_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_icfo_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_backward_deferred_4)(
@@ -1323,7 +1333,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(1 * 4 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_icfo @ [w[:I, :4*H].T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1339,15 +1351,15 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1358,7 +1370,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_
                     const cg_term terms1[] = {
                         {4 * nH, d_icfo_rows + top * ((4 * nH)), (4 * nH), 1,
                          memory->deferred_4_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_4_panel_1, next, tile_number, pace, 4 * nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1586,6 +1598,7 @@ static int64_t CELLGEN_NAME(lstm_block_cell_no_peephole_exact_clip_sequence_back
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nH, nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);

@@ -517,7 +517,9 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(1 * nI + 1 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* x @ [w_m]; h_prev @ [u_m] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -536,15 +538,15 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -561,7 +563,7 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 1 * vectors)},
+                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 1 * vectors), pace},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -571,7 +573,7 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1)(
                     const cg_term terms2[] = {
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->forward_1_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms2, 1, tile + 1 * width, slots * width, 1);
                 }
@@ -654,10 +656,13 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_1_h
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block)
-        cg_tile(steps * nB, 1 * vectors, nI, x_rows, x_stride,
-                memory->forward_1_panel_1 + block * (nI) * 1 * width,
-                memory->forward_1_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
+    for (int64_t block = begin; block < end; ++block) {
+        const real *const panel = memory->forward_1_panel_1 + block * (nI) * 1 * width;
+        const cg_term term = {nI, x_rows, x_stride, 1, panel, 1 * width,
+                              block + 1 < end ? panel + (nI) * 1 * width : panel, 0};
+        cg_tile_of(steps * nB, 1 * vectors, &term, 1,
+                   memory->forward_1_hoisted + block * memory->window_rows * 1 * width, 1 * width, 0);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
@@ -688,7 +693,9 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
     enum { slots = 4, vectors = CELLGEN_SLOT_VECTORS(4), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(4 * vectors);
+    const int deep = cellgen_is_deep(4 * nI + 4 * nH, 4 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(4 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 4 * vectors);
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]]; m @ [u[:H, :H], u[:H, H:2*H], u[:H, 2*H:3*H], u[:H, 3*H:4*H]] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -725,15 +732,15 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -753,10 +760,10 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_2_panel_1 + block * (nI) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_2_panel_1, block, next, tiles, nI, 4 * vectors)},
+                         cg_ahead(memory->forward_2_panel_1, next, tile_number, pace, nI, 4 * vectors), pace},
                         {nH, m_rows + top * (nH), nH, 1,
                          memory->forward_2_panel_2 + block * (nH) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_2_panel_2, block, next, tiles, nH, 4 * vectors)},
+                         cg_ahead(memory->forward_2_panel_2, next, tile_number, pace, nH, 4 * vectors), pace},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -891,10 +898,13 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_forward_forward_2_h
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block)
-        cg_tile(steps * nB, 4 * vectors, nI, x_rows, x_stride,
-                memory->forward_2_panel_1 + block * (nI) * 4 * width,
-                memory->forward_2_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
+    for (int64_t block = begin; block < end; ++block) {
+        const real *const panel = memory->forward_2_panel_1 + block * (nI) * 4 * width;
+        const cg_term term = {nI, x_rows, x_stride, 1, panel, 4 * width,
+                              block + 1 < end ? panel + (nI) * 4 * width : panel, 0};
+        cg_tile_of(steps * nB, 4 * vectors, &term, 1,
+                   memory->forward_2_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
+    }
 }
 
 static void CELLGEN_NAME(multiplicative_lstm_sequence_forward_prepare)(
@@ -1272,6 +1282,7 @@ typedef struct {
     real *now_c_prev; /* state before a step */
     real *rows_x; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
+    real *product_block; /* packed operands of weight gradients */
     unsigned char *counts; /* which steps count */
     unsigned char *fresh; /* which start from zero */
     int32_t *before; /* the step whose state each starts from */
@@ -1387,7 +1398,9 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(1 * 4 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_b_x_w_m_u @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1403,15 +1416,15 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1422,7 +1435,7 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_2)
                     const cg_term terms1[] = {
                         {4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH), 1,
                          memory->reverse_2_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_2_panel_1, next, tile_number, pace, 4 * nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1498,7 +1511,9 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(1 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_h_prev_u_m @ [u_m.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1514,15 +1529,15 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1533,7 +1548,7 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_reverse_3)
                     const cg_term terms1[] = {
                         {nH, d_h_prev_u_m_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_3_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1647,7 +1662,8 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u += m.T @ d_b_x_w_m_u */
-    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, m_rows + first, nH, d_b_x_w_m_u_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, m_rows + first, nH, d_b_x_w_m_u_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4)(
@@ -1667,7 +1683,8 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_b_x_w_m_u */
-    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_b_x_w_m_u_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_b_x_w_m_u_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_5)(
@@ -1688,7 +1705,8 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_5
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_u_m += h_prev.T @ d_h_prev_u_m */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_u_m_rows, nH, d_u_m_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_u_m_rows, nH, d_u_m_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_6)(
@@ -1708,7 +1726,8 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_6
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_m += x.T @ d_x_w_m */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_m_rows, nH, d_w_m_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_m_rows, nH, d_w_m_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(
@@ -1728,7 +1747,9 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(1 * 4 * nH + 1 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_b_x_w_m_u @ [w.T]; d_x_w_m @ [w_m.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1747,15 +1768,15 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1766,10 +1787,10 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7
                     const cg_term terms1[] = {
                         {4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH), 1,
                          memory->deferred_7_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_7_panel_1, block, next, tiles, 4 * nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_7_panel_1, next, tile_number, pace, 4 * nH, 1 * vectors), pace},
                         {nH, d_x_w_m_rows + top * (nH), nH, 1,
                          memory->deferred_7_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_7_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_7_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
@@ -2030,6 +2051,7 @@ static int64_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_place)(
     CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nH, nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);

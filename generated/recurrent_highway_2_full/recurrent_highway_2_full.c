@@ -733,7 +733,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(3 * vectors);
+    const int deep = cellgen_is_deep(3 * nI + 3 * nH, 3 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(3 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 3 * vectors);
     /* x @ [w_h, w_t, w_c]; h_prev @ [r_h_1, r_t_1, r_c_1] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -764,15 +766,15 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -789,10 +791,10 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 3 * width, 3 * width,
-                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 3 * vectors)},
+                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 3 * vectors), pace},
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nH) * 3 * width, 3 * width,
-                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 3 * vectors)},
+                         cg_ahead(memory->forward_1_panel_2, next, tile_number, pace, nH, 3 * vectors), pace},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -893,10 +895,13 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block)
-        cg_tile(steps * nB, 3 * vectors, nI, x_rows, x_stride,
-                memory->forward_1_panel_1 + block * (nI) * 3 * width,
-                memory->forward_1_hoisted + block * memory->window_rows * 3 * width, 3 * width, 0);
+    for (int64_t block = begin; block < end; ++block) {
+        const real *const panel = memory->forward_1_panel_1 + block * (nI) * 3 * width;
+        const cg_term term = {nI, x_rows, x_stride, 1, panel, 3 * width,
+                              block + 1 < end ? panel + (nI) * 3 * width : panel, 0};
+        cg_tile_of(steps * nB, 3 * vectors, &term, 1,
+                   memory->forward_1_hoisted + block * memory->window_rows * 3 * width, 3 * width, 0);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forward_2)(
@@ -921,7 +926,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     enum { slots = 3, vectors = CELLGEN_SLOT_VECTORS(3), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(3 * vectors);
+    const int deep = cellgen_is_deep(3 * nH, 3 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(3 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 3 * vectors);
     /* s_1 @ [r_h_2, r_t_2, r_c_2] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -943,15 +950,15 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -968,7 +975,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
                     const cg_term terms1[] = {
                         {nH, s_1_rows + top * (nH), nH, 1,
                          memory->forward_2_panel_1 + block * (nH) * 3 * width, 3 * width,
-                         cg_ahead(memory->forward_2_panel_1, block, next, tiles, nH, 3 * vectors)},
+                         cg_ahead(memory->forward_2_panel_1, next, tile_number, pace, nH, 3 * vectors), pace},
                     };
                     cg_tile_of(rows, 3 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1418,6 +1425,7 @@ typedef struct {
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
+    real *product_block; /* packed operands of weight gradients */
     unsigned char *counts; /* which steps count */
     unsigned char *fresh; /* which start from zero */
     int32_t *before; /* the step whose state each starts from */
@@ -1528,7 +1536,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(3 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_c_2_pre @ [r_c_2.T]; d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1550,15 +1560,15 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1569,13 +1579,13 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
                     const cg_term terms1[] = {
                         {nH, d_c_2_pre_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_2_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_t_2_pre_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_2_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_q_2_pre_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_3, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_2_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
@@ -1681,7 +1691,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(3 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_c_1_pre @ [r_c_1.T]; d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1703,15 +1715,15 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1722,13 +1734,13 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
                     const cg_term terms1[] = {
                         {nH, d_c_1_pre_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_3_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_t_1_pre_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_3_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_q_1_pre_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_3, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_3_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
@@ -1869,7 +1881,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_c_2 += s_1.T @ d_c_2_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, s_1_rows + first, nH, d_c_2_pre_rows, nH, d_r_c_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, s_1_rows + first, nH, d_c_2_pre_rows, nH, d_r_c_2_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_3)(
@@ -1890,7 +1903,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_c_1 += h_prev.T @ d_c_1_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_c_1_pre_rows, nH, d_r_c_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_c_1_pre_rows, nH, d_r_c_1_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_4)(
@@ -1910,7 +1924,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_c += x.T @ d_c_1_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_c_1_pre_rows, nH, d_w_c_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_c_1_pre_rows, nH, d_w_c_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_5)(
@@ -1929,7 +1944,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_t_2 += s_1.T @ d_t_2_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, s_1_rows + first, nH, d_t_2_pre_rows, nH, d_r_t_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, s_1_rows + first, nH, d_t_2_pre_rows, nH, d_r_t_2_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_6)(
@@ -1950,7 +1966,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_t_1 += h_prev.T @ d_t_1_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_t_1_pre_rows, nH, d_r_t_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_t_1_pre_rows, nH, d_r_t_1_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_7)(
@@ -1970,7 +1987,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_t += x.T @ d_t_1_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_t_1_pre_rows, nH, d_w_t_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_t_1_pre_rows, nH, d_w_t_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_8)(
@@ -1989,7 +2007,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_h_2 += s_1.T @ d_q_2_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, s_1_rows + first, nH, d_q_2_pre_rows, nH, d_r_h_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, s_1_rows + first, nH, d_q_2_pre_rows, nH, d_r_h_2_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_9)(
@@ -2010,7 +2029,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_h_1 += h_prev.T @ d_q_1_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_q_1_pre_rows, nH, d_r_h_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_q_1_pre_rows, nH, d_r_h_1_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_10)(
@@ -2030,7 +2050,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_h += x.T @ d_q_1_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_q_1_pre_rows, nH, d_w_h_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_q_1_pre_rows, nH, d_w_h_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_deferred_11)(
@@ -2051,7 +2072,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(3 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_c_1_pre @ [w_c.T]; d_t_1_pre @ [w_t.T]; d_q_1_pre @ [w_h.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -2073,15 +2096,15 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -2092,13 +2115,13 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
                     const cg_term terms1[] = {
                         {nH, d_c_1_pre_rows + top * (nH), nH, 1,
                          memory->deferred_11_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_11_panel_1, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_11_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_t_1_pre_rows + top * (nH), nH, 1,
                          memory->deferred_11_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_11_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_11_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_q_1_pre_rows + top * (nH), nH, 1,
                          memory->deferred_11_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_11_panel_3, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_11_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
@@ -2399,6 +2422,7 @@ static int64_t CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nH, nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);

@@ -796,7 +796,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(2 * vectors);
+    const int deep = cellgen_is_deep(2 * nI + 2 * nH, 2 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(2 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 2 * vectors);
     /* x @ [w_h, w_t]; h_prev @ [r_h_1, r_t_1] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -821,15 +823,15 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -843,10 +845,10 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 2 * width, 2 * width,
-                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 2 * vectors)},
+                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 2 * vectors), pace},
                         {nH, h_prev_rows + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nH) * 2 * width, 2 * width,
-                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nH, 2 * vectors)},
+                         cg_ahead(memory->forward_1_panel_2, next, tile_number, pace, nH, 2 * vectors), pace},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -932,10 +934,13 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_1_h
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
     const int64_t steps = nT - step < memory->window_steps ? nT - step : memory->window_steps;
-    for (int64_t block = begin; block < end; ++block)
-        cg_tile(steps * nB, 2 * vectors, nI, x_rows, x_stride,
-                memory->forward_1_panel_1 + block * (nI) * 2 * width,
-                memory->forward_1_hoisted + block * memory->window_rows * 2 * width, 2 * width, 0);
+    for (int64_t block = begin; block < end; ++block) {
+        const real *const panel = memory->forward_1_panel_1 + block * (nI) * 2 * width;
+        const cg_term term = {nI, x_rows, x_stride, 1, panel, 2 * width,
+                              block + 1 < end ? panel + (nI) * 2 * width : panel, 0};
+        cg_tile_of(steps * nB, 2 * vectors, &term, 1,
+                   memory->forward_1_hoisted + block * memory->window_rows * 2 * width, 2 * width, 0);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
@@ -957,7 +962,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(2 * vectors);
+    const int deep = cellgen_is_deep(2 * nH, 2 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(2 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 2 * vectors);
     /* s_1 @ [r_h_2, r_t_2] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -976,15 +983,15 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -998,7 +1005,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_2)(
                     const cg_term terms1[] = {
                         {nH, s_1_rows + top * (nH), nH, 1,
                          memory->forward_2_panel_1 + block * (nH) * 2 * width, 2 * width,
-                         cg_ahead(memory->forward_2_panel_1, block, next, tiles, nH, 2 * vectors)},
+                         cg_ahead(memory->forward_2_panel_1, next, tile_number, pace, nH, 2 * vectors), pace},
                     };
                     cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1085,7 +1092,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
     enum { slots = 2, vectors = CELLGEN_SLOT_VECTORS(2), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(2)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(2)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(2 * vectors);
+    const int deep = cellgen_is_deep(2 * nH, 2 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(2 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 2 * vectors);
     /* s_2 @ [r_h_3, r_t_3] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1104,15 +1113,15 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1126,7 +1135,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_forward_forward_3)(
                     const cg_term terms1[] = {
                         {nH, s_2_rows + top * (nH), nH, 1,
                          memory->forward_3_panel_1 + block * (nH) * 2 * width, 2 * width,
-                         cg_ahead(memory->forward_3_panel_1, block, next, tiles, nH, 2 * vectors)},
+                         cg_ahead(memory->forward_3_panel_1, next, tile_number, pace, nH, 2 * vectors), pace},
                     };
                     cg_tile_of(rows, 2 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1560,6 +1569,7 @@ typedef struct {
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
+    real *product_block; /* packed operands of weight gradients */
     unsigned char *counts; /* which steps count */
     unsigned char *fresh; /* which start from zero */
     int32_t *before; /* the step whose state each starts from */
@@ -1667,7 +1677,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(2 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_t_3_pre @ [r_t_3.T]; d_q_3_pre @ [r_h_3.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1686,15 +1698,15 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1705,10 +1717,10 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_2)
                     const cg_term terms1[] = {
                         {nH, d_t_3_pre_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_2_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_q_3_pre_rows + top * (nH), nH, 1,
                          memory->reverse_2_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_2_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
@@ -1808,7 +1820,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(2 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1827,15 +1841,15 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1846,10 +1860,10 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_3)
                     const cg_term terms1[] = {
                         {nH, d_t_2_pre_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_1, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_3_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_q_2_pre_rows + top * (nH), nH, 1,
                          memory->reverse_3_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_3_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_3_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
@@ -1942,7 +1956,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(2 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1961,15 +1977,15 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nH - first < width ? nH - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1980,10 +1996,10 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_reverse_4)
                     const cg_term terms1[] = {
                         {nH, d_t_1_pre_rows + top * (nH), nH, 1,
                          memory->reverse_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_4_panel_1, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_4_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_q_1_pre_rows + top * (nH), nH, 1,
                          memory->reverse_4_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_4_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->reverse_4_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
@@ -2106,7 +2122,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_2
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_t_3 += s_2.T @ d_t_3_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, s_2_rows + first, nH, d_t_3_pre_rows, nH, d_r_t_3_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, s_2_rows + first, nH, d_t_3_pre_rows, nH, d_r_t_3_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_3)(
@@ -2125,7 +2142,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_3
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_t_2 += s_1.T @ d_t_2_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, s_1_rows + first, nH, d_t_2_pre_rows, nH, d_r_t_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, s_1_rows + first, nH, d_t_2_pre_rows, nH, d_r_t_2_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_4)(
@@ -2146,7 +2164,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_4
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_t_1 += h_prev.T @ d_t_1_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_t_1_pre_rows, nH, d_r_t_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_t_1_pre_rows, nH, d_r_t_1_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_5)(
@@ -2166,7 +2185,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_5
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_t += x.T @ d_t_1_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_t_1_pre_rows, nH, d_w_t_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_t_1_pre_rows, nH, d_w_t_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_6)(
@@ -2185,7 +2205,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_6
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_h_3 += s_2.T @ d_q_3_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, s_2_rows + first, nH, d_q_3_pre_rows, nH, d_r_h_3_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, s_2_rows + first, nH, d_q_3_pre_rows, nH, d_r_h_3_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_7)(
@@ -2204,7 +2225,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_7
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_h_2 += s_1.T @ d_q_2_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, s_1_rows + first, nH, d_q_2_pre_rows, nH, d_r_h_2_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, s_1_rows + first, nH, d_q_2_pre_rows, nH, d_r_h_2_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_8)(
@@ -2225,7 +2247,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_8
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_h_1 += h_prev.T @ d_q_1_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_q_1_pre_rows, nH, d_r_h_1_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_q_1_pre_rows, nH, d_r_h_1_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_9)(
@@ -2245,7 +2268,8 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_9
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_h += x.T @ d_q_1_pre */
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_q_1_pre_rows, nH, d_w_h_rows + first * nH, nH, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_q_1_pre_rows, nH, d_w_h_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_10)(
@@ -2265,7 +2289,9 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_1
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(2 * nH, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_t_1_pre @ [w_t.T]; d_q_1_pre @ [w_h.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -2284,15 +2310,15 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_1
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -2303,10 +2329,10 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_3_sequence_backward_deferred_1
                     const cg_term terms1[] = {
                         {nH, d_t_1_pre_rows + top * (nH), nH, 1,
                          memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_1, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_10_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_q_1_pre_rows + top * (nH), nH, 1,
                          memory->deferred_10_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_2, block, next, tiles, nH, 1 * vectors)},
+                         cg_ahead(memory->deferred_10_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
@@ -2596,6 +2622,7 @@ static int64_t CELLGEN_NAME(recurrent_highway_3_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nH, nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);

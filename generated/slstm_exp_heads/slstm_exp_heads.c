@@ -596,7 +596,9 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
     const int64_t blocks_of_head = (nD + width - 1) / width;
     const int64_t begin = 0, end = nK * blocks_of_head; /* threads share rows */
     (void)part, (void)parts;
-    const int64_t high = cellgen_tile_rows(4 * vectors);
+    const int deep = cellgen_is_deep(4 * nI + 4 * nD, 4 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(4 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 4 * vectors);
     /* x @ [w_z, w_i, w_f, w_o]; h_prev @ [r_z, r_i, r_f, r_o] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = 0, units = nD;
@@ -632,16 +634,16 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t head = block / blocks_of_head, inside = block % blocks_of_head * width;
                 const int64_t first = head * nD + inside;
                 const int64_t units = nD - inside < width ? nD - inside : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -661,10 +663,10 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1)(
                     const cg_term terms1[] = {
                         {nI, x_rows + top * (x_stride), x_stride, 1,
                          memory->forward_1_panel_1 + block * (nI) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_1_panel_1, block, next, tiles, nI, 4 * vectors)},
+                         cg_ahead(memory->forward_1_panel_1, next, tile_number, pace, nI, 4 * vectors), pace},
                         {nD, h_prev_rows + head * nD + top * (h_prev_stride), h_prev_stride, 1,
                          memory->forward_1_panel_2 + block * (nD) * 4 * width, 4 * width,
-                         cg_ahead(memory->forward_1_panel_2, block, next, tiles, nD, 4 * vectors)},
+                         cg_ahead(memory->forward_1_panel_2, next, tile_number, pace, nD, 4 * vectors), pace},
                     };
                     for (int64_t row = 0; row < rows && memory->hoist; ++row)
                         memcpy(tile + (row * slots + 0) * width,
@@ -824,9 +826,11 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_forward_forward_1_hoist
     for (int64_t block = begin; block < end; ++block) {
         const int64_t head = block / blocks_of_head;
         (void)head;
-        cg_tile(steps * nB, 4 * vectors, nI, x_rows, x_stride,
-                memory->forward_1_panel_1 + block * (nI) * 4 * width,
-                memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
+        const real *const panel = memory->forward_1_panel_1 + block * (nI) * 4 * width;
+        const cg_term term = {nI, x_rows, x_stride, 1, panel, 4 * width,
+                              block + 1 < end ? panel + (nI) * 4 * width : panel, 0};
+        cg_tile_of(steps * nB, 4 * vectors, &term, 1,
+                   memory->forward_1_hoisted + block * memory->window_rows * 4 * width, 4 * width, 0);
     }
 }
 
@@ -1289,6 +1293,7 @@ typedef struct {
     real *d_m_prev_pair; /* gradient between two steps */
     real *rows_x; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
+    real *product_block; /* packed operands of weight gradients */
     unsigned char *counts; /* which steps count */
     unsigned char *fresh; /* which start from zero */
     int32_t *before; /* the step whose state each starts from */
@@ -1464,7 +1469,9 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
     const int64_t blocks_of_head = (nD + width - 1) / width;
     const int64_t begin = 0, end = nK * blocks_of_head; /* threads share rows */
     (void)part, (void)parts;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(4 * nD, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_o_pre @ [r_o.T]; d_m_prev_step @ [r_f.T]; d_i_bar @ [r_i.T]; d_z_pre @ [r_z.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = 0, units = nD;
@@ -1488,16 +1495,16 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t head = block / blocks_of_head, inside = block % blocks_of_head * width;
                 const int64_t first = head * nD + inside;
                 const int64_t units = nD - inside < width ? nD - inside : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1508,16 +1515,16 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_reverse_2)(
                     const cg_term terms1[] = {
                         {nD, d_o_pre_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
                          memory->reverse_2_panel_1 + block * (nD) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_1, block, next, tiles, nD, 1 * vectors)},
+                         cg_ahead(memory->reverse_2_panel_1, next, tile_number, pace, nD, 1 * vectors), pace},
                         {nD, d_m_prev_step_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
                          memory->reverse_2_panel_2 + block * (nD) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_2, block, next, tiles, nD, 1 * vectors)},
+                         cg_ahead(memory->reverse_2_panel_2, next, tile_number, pace, nD, 1 * vectors), pace},
                         {nD, d_i_bar_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
                          memory->reverse_2_panel_3 + block * (nD) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_3, block, next, tiles, nD, 1 * vectors)},
+                         cg_ahead(memory->reverse_2_panel_3, next, tile_number, pace, nD, 1 * vectors), pace},
                         {nD, d_z_pre_rows + head * nD + top * ((nD * nK)), (nD * nK), 1,
                          memory->reverse_2_panel_4 + block * (nD) * 1 * width, 1 * width,
-                         cg_ahead(memory->reverse_2_panel_4, block, next, tiles, nD, 1 * vectors)},
+                         cg_ahead(memory->reverse_2_panel_4, next, tile_number, pace, nD, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
                 }
@@ -1621,7 +1628,8 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_2)(
     const int64_t first = cellgen_share(nD, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_o += h_prev.T @ d_o_pre */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_o_pre_rows + head * nD, (nD * nK), d_r_o_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_o_pre_rows + head * nD, (nD * nK), d_r_o_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_3)(
@@ -1642,7 +1650,8 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_3)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_o += x.T @ d_o_pre */
-    cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, (nD * nK), d_w_o_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, (nD * nK), d_w_o_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(
@@ -1664,7 +1673,8 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(
     const int64_t first = cellgen_share(nD, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_f += h_prev.T @ d_m_prev_step */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_m_prev_step_rows + head * nD, (nD * nK), d_r_f_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_m_prev_step_rows + head * nD, (nD * nK), d_r_f_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_5)(
@@ -1685,7 +1695,8 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_5)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += x.T @ d_m_prev_step */
-    cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_m_prev_step_rows, (nD * nK), d_w_f_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_m_prev_step_rows, (nD * nK), d_w_f_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_6)(
@@ -1707,7 +1718,8 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_6)(
     const int64_t first = cellgen_share(nD, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_i += h_prev.T @ d_i_bar */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_i_bar_rows + head * nD, (nD * nK), d_r_i_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_i_bar_rows + head * nD, (nD * nK), d_r_i_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_7)(
@@ -1728,7 +1740,8 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_7)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_i += x.T @ d_i_bar */
-    cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_i_bar_rows, (nD * nK), d_w_i_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_i_bar_rows, (nD * nK), d_w_i_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_8)(
@@ -1750,7 +1763,8 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_8)(
     const int64_t first = cellgen_share(nD, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_z += h_prev.T @ d_z_pre */
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_z_pre_rows + head * nD, (nD * nK), d_r_z_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_z_pre_rows + head * nD, (nD * nK), d_r_z_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_9)(
@@ -1771,7 +1785,8 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_9)(
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_z += x.T @ d_z_pre */
-    cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, (nD * nK), d_w_z_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB);
+    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
+    cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, (nD * nK), d_w_z_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB, block);
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
@@ -1794,7 +1809,9 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
     enum { slots = 1, vectors = CELLGEN_SLOT_VECTORS(1), width = vectors * CELLGEN_REAL_LANES };
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
-    const int64_t high = cellgen_tile_rows(1 * vectors);
+    const int deep = cellgen_is_deep(4 * nD * nK, 1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_o_pre @ [w_o.T]; d_m_prev_step @ [w_f.T]; d_i_bar @ [w_i.T]; d_z_pre @ [w_z.T] */
     if (memory->unpacked) { /* the weights as they lie */
         const int64_t first = begin * width;
@@ -1819,15 +1836,15 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
     const int64_t fitting = cellgen_blocks_of_tile(row_end - row_begin);
     for (int64_t pass = begin, blocks; pass < end; pass += blocks) {
         blocks = end - pass < fitting ? end - pass : fitting;
-        for (int64_t top = row_begin, rows, tiles = 0; top < row_end; top += rows, ++tiles) {
+        for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_TILE_HEIGHT * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
                 const int64_t units = nI - first < width ? nI - first : (int64_t)width;
                 real *const tile = here + (turn - pass) * rows * slots * width;
-                const int64_t next = turn + 1 == end ? block : step % 2 ? block - 1 : block + 1;
+                const int64_t next = turn + 1 == end || (deep && top + rows < row_end) ? block : step % 2 ? block - 1 : block + 1;
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
@@ -1838,16 +1855,16 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
                     const cg_term terms1[] = {
                         {nD * nK, d_o_pre_rows + top * ((nD * nK)), (nD * nK), 1,
                          memory->deferred_10_panel_1 + block * (nD * nK) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_1, block, next, tiles, nD * nK, 1 * vectors)},
+                         cg_ahead(memory->deferred_10_panel_1, next, tile_number, pace, nD * nK, 1 * vectors), pace},
                         {nD * nK, d_m_prev_step_rows + top * ((nD * nK)), (nD * nK), 1,
                          memory->deferred_10_panel_2 + block * (nD * nK) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_2, block, next, tiles, nD * nK, 1 * vectors)},
+                         cg_ahead(memory->deferred_10_panel_2, next, tile_number, pace, nD * nK, 1 * vectors), pace},
                         {nD * nK, d_i_bar_rows + top * ((nD * nK)), (nD * nK), 1,
                          memory->deferred_10_panel_3 + block * (nD * nK) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_3, block, next, tiles, nD * nK, 1 * vectors)},
+                         cg_ahead(memory->deferred_10_panel_3, next, tile_number, pace, nD * nK, 1 * vectors), pace},
                         {nD * nK, d_z_pre_rows + top * ((nD * nK)), (nD * nK), 1,
                          memory->deferred_10_panel_4 + block * (nD * nK) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_4, block, next, tiles, nD * nK, 1 * vectors)},
+                         cg_ahead(memory->deferred_10_panel_4, next, tile_number, pace, nD * nK, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
                 }
@@ -2176,6 +2193,7 @@ static int64_t CELLGEN_NAME(slstm_exp_heads_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_m_prev_pair, real, 1, 2 * nB * (nK * nD));
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
+    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nD, nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
