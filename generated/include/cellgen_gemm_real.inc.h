@@ -233,7 +233,7 @@ CELLGEN_INLINE void CELLGEN_S(pack_transposed)(int64_t K, int64_t vectors, int64
 #define CELLGEN_DEPTH_BLOCK 128 /* beside a block of A on the stack */
 #define CELLGEN_PACKED_ROWS 256 /* of A^T, in a block of the caller's */
 #ifndef CELLGEN_SLICE
-#define CELLGEN_SLICE 512
+#define CELLGEN_SLICE 512 /* k of a slice of deep panels: 128 KB of them, as much of 64 rows beside */
 #endif
 
 /* the widths that whole products use, so that the other tiles are not compiled for them */
@@ -306,15 +306,17 @@ CELLGEN_OUTLINE void CELLGEN_S(gemm_packed)(int64_t M, int64_t N, int64_t K, con
                 else
                     CELLGEN_S(pack_rows)
                     (depth, vectors, columns, b + k * ldb + j, ldb, panel, step);
-                for (int64_t tile = 0, top = 0, height; pack_a && tile < tiles; ++tile, top += height) {
-                    height = (rows - top + tiles - tile - 1) / (tiles - tile);
+                if (!pack_a)
+                    CELLGEN_S(column_narrow)
+                    (rows, vectors, depth, x, a_row, a_step, panel, step, to, ldc, last, lanes,
+                     onto);
+                for (int64_t top = 0, tile = pack_a ? tiles : 0, height; tile > 0; --tile) {
+                    height = (rows - top + tile - 1) / tile;
                     CELLGEN_S(column_narrow)
                     (height, vectors, depth, packed + top * depth, 1, height, panel, step,
                      to + top * ldc, ldc, last, lanes, onto);
+                    top += height;
                 }
-                if (!pack_a)
-                    CELLGEN_S(column_narrow)
-                    (rows, vectors, depth, x, a_row, a_step, panel, step, to, ldc, last, lanes, onto);
                 left -= vectors;
                 j += step;
             }
@@ -617,7 +619,7 @@ CELLGEN_INLINE void CELLGEN_S(tile_of)(int64_t rows, int64_t vectors, const CELL
         CELLGEN_S(tiles_deep)(rows, vectors, term, terms, c, ldc, accumulate);
     else
         CELLGEN_S(column)
-    (rows, vectors, term, terms, c, ldc, CELLGEN_LANES, CELLGEN_LANES, accumulate);
+        (rows, vectors, term, terms, c, ldc, CELLGEN_LANES, CELLGEN_LANES, accumulate);
 }
 
 /* C(M,N) (+)= A(M,K) B(K,N), B packed with slots = 1, units = N */

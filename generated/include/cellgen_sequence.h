@@ -52,9 +52,9 @@
 #define CELLGEN_SLOT_VECTORS(slots) ((slots) == 1 ? 2 : 1)
 #endif
 #define CELLGEN_TILE_HEIGHT 8 /* the most rows that a tile kernel takes */
-#ifndef CELLGEN_GROUP_ROWS
-#define CELLGEN_GROUP_ROWS 64 /* rows a tile buffer holds */
-#endif
+/* Rows that a tile buffer of 16 KB holds, each of so many vectors: 64 of an LSTM's. */
+#define CELLGEN_GROUP_ROWS(vectors) ((vectors) < 32 ? 256 / (vectors) : CELLGEN_TILE_HEIGHT)
+/* Panels of one block of units that stay in a second-level cache beside the rows and what is fetched. */
 #ifndef CELLGEN_DEEP_BYTES
 #define CELLGEN_DEEP_BYTES (512 << 10)
 #endif

@@ -701,7 +701,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_1)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(2 * nI, 2 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(2 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(2 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 2 * vectors);
     /* x @ [b_re, b_im] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -723,7 +723,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_1)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -887,7 +887,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_2)(
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(2 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* h_re @ [c_re]; h_im @ [c_im] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -909,7 +909,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_forward_forward_2)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -1520,7 +1520,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(2 * nI, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_h_im_c_im @ [c_im.T]; d_y_copy @ [c_re.T] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -1542,7 +1542,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_reverse_3)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -1865,7 +1865,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(2 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_x_b_im @ [b_im.T]; d_x_b_re @ [b_re.T] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -1887,7 +1887,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;

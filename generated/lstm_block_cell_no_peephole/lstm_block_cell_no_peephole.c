@@ -405,7 +405,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_for
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(4)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(4)) + width - 1) / width;
     const int deep = cellgen_is_deep(4 * nI + 4 * nH, 4 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(4 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(4 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 4 * vectors);
     /* x @ [w[:I, :H], w[:I, H:2*H], w[:I, 2*H:3*H], w[:I, 3*H:4*H]]; h_prev @ [w[I:I + H, :H], w[I:I + H, H:2*H], w[I:I + H, 2*H:3*H], w[I:I + H, 3*H:4*H]] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -445,7 +445,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_forward_for
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -1166,7 +1166,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_re
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(1 * 4 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_icfo @ [w[I:I + H, :4*H].T] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -1185,7 +1185,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_re
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -1324,7 +1324,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_de
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(1 * 4 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_icfo @ [w[:I, :4*H].T] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -1343,7 +1343,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_no_peephole_sequence_backward_de
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;

@@ -1387,7 +1387,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(1 * nI + 1 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* x @ [w]; h_prev @ [u] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -1409,7 +1409,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_2)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -1560,7 +1560,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(1 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* h_1 @ [u] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -1579,7 +1579,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_3)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -1679,7 +1679,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(1 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* h_2 @ [u] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -1698,7 +1698,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_4)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -1798,7 +1798,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(1 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* h_3 @ [u] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -1817,7 +1817,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_5)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -1917,7 +1917,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(1 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* h_4 @ [u] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -1936,7 +1936,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_6)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -2037,7 +2037,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(1 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* h_5 @ [u] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -2056,7 +2056,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_forward_forward_7)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -2732,7 +2732,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(1 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_f_6_pre @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -2751,7 +2751,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_4)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -2883,7 +2883,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(1 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_f_5_pre @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -2902,7 +2902,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_5)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -3034,7 +3034,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(1 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_f_4_pre @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -3053,7 +3053,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_6)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -3185,7 +3185,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(1 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_f_3_pre @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -3204,7 +3204,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_7)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -3353,7 +3353,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(1 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_f_2_pre @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -3372,7 +3372,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_8)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -3566,7 +3566,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(1 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_f_1_pre @ [u.T] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -3585,7 +3585,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_reverse_9)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -3903,7 +3903,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(1 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_drive @ [w.T] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -3922,7 +3922,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;

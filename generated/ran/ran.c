@@ -407,7 +407,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_forward_forward_1)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
     const int deep = cellgen_is_deep(3 * nI + 2 * nH, 3 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(3 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(3 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 3 * vectors);
     /* x @ [w_c, w_i, w_f]; h_prev @ [u_i, u_f] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -438,7 +438,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_forward_forward_1)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -1033,7 +1033,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_reverse_2)(
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(2 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_f_pre @ [u_f.T]; d_i_pre @ [u_i.T] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -1055,7 +1055,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_reverse_2)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -1280,7 +1280,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_deferred_7)(
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(3 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_x_w_c @ [w_c.T]; d_f_pre @ [w_f.T]; d_i_pre @ [w_i.T] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -1305,7 +1305,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ran_sequence_backward_deferred_7)(
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;

@@ -734,7 +734,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
     const int deep = cellgen_is_deep(3 * nI + 3 * nH, 3 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(3 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(3 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 3 * vectors);
     /* x @ [w_h, w_t, w_c]; h_prev @ [r_h_1, r_t_1, r_c_1] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -768,7 +768,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -927,7 +927,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(3)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(3)) + width - 1) / width;
     const int deep = cellgen_is_deep(3 * nH, 3 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(3 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(3 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 3 * vectors);
     /* s_1 @ [r_h_2, r_t_2, r_c_2] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -952,7 +952,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_forward_forwar
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -1537,7 +1537,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(3 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_c_2_pre @ [r_c_2.T]; d_t_2_pre @ [r_t_2.T]; d_q_2_pre @ [r_h_2.T] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -1562,7 +1562,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -1692,7 +1692,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
     const int64_t begin = cellgen_share(nH, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(3 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_c_1_pre @ [r_c_1.T]; d_t_1_pre @ [r_t_1.T]; d_q_1_pre @ [r_h_1.T] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -1717,7 +1717,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_rever
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
@@ -2073,7 +2073,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
     const int64_t begin = cellgen_share(nI, part, parts, CELLGEN_GRAIN(1)) / width;
     const int64_t end = (cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(1)) + width - 1) / width;
     const int deep = cellgen_is_deep(3 * nH, 1 * vectors);
-    const int64_t high = deep ? CELLGEN_GROUP_ROWS : cellgen_tile_rows(1 * vectors);
+    const int64_t high = deep ? CELLGEN_GROUP_ROWS(slots * vectors) : cellgen_tile_rows(1 * vectors);
     const int64_t pace = cellgen_pace((row_end - row_begin + high - 1) / high, 1 * vectors);
     /* d_c_1_pre @ [w_c.T]; d_t_1_pre @ [w_t.T]; d_q_1_pre @ [w_h.T] */
     if (memory->unpacked) { /* the weights as they lie */
@@ -2098,7 +2098,7 @@ CELLGEN_STAGE void CELLGEN_NAME(recurrent_highway_2_full_sequence_backward_defer
         blocks = end - pass < fitting ? end - pass : fitting;
         for (int64_t top = row_begin, rows, tile_number = 0; top < row_end; top += rows, tile_number += !deep) {
             rows = cellgen_even_rows(row_end - top, high);
-            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS * slots * width];
+            CELLGEN_ALIGNED real here[CELLGEN_GROUP_ROWS(slots * vectors) * slots * width];
             for (int64_t turn = pass; turn < pass + blocks; ++turn) {
                 const int64_t block = step % 2 ? begin + end - 1 - turn : turn; /* the last weights are still near */
                 const int64_t first = block * width;
