@@ -2,15 +2,15 @@
 
     python benchmarks/function_accuracy.py [FUNCTION...] [--exact | --fast] [--threads N]
 
-Input: the header in generated/include and the machine's C compiler ($CC, else cc). Output: a table
-on standard output, progress on standard error, exit status 1 when a function is beyond its bar.
+Input: the header in generated/include, compiled as cellgen compiles kernels ($CELLGEN_CC names
+another compiler). Output: a table on standard output, progress on standard error, exit status 1
+when a function is beyond its bar.
 `--coefficients` instead repeats the fits from which the header's coefficients come.
 Not supported: functions of two arguments, float64 (tests/test_runtime_math.py samples both).
 """
 
 import argparse
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+from cellgen.build import compiler
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE.parent / "generated" / "include"
@@ -29,16 +31,6 @@ QUICK = ["quick_tanh", "quick_sigmoid"]
 FROM_LIBM = ["sqrt", "sin", "cos", "erf", "abs", "sign", "relu", "hard_sigmoid"]
 
 KNOWN = VECTORISED + QUICK + FROM_LIBM
-
-FLAGS = [
-    "-O3",
-    "-march=native",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-ffp-contract=off",
-    "-fopenmp-simd",
-]
-FLAGS += ["-mprefer-vector-width=512"] if platform.machine() == "x86_64" else []
 
 
 @dataclass(frozen=True)
@@ -104,9 +96,9 @@ def compile_walker(mode: str, folder: Path) -> Path:
     """Compile function_accuracy.c for a mode and return the program's path."""
     program = folder / "function_accuracy"
     defines = {"default": [], "exact": ["-DCELLGEN_EXACT_MATH"], "fast": ["-DCELLGEN_FAST_MATH"]}
-    compiler = os.environ.get("CC", "cc").split()
+    info = compiler()
     source = str(HERE / "function_accuracy.c")
-    command = [*compiler, "-std=gnu99", *FLAGS, *defines[mode], f"-I{INCLUDE}", source]
+    command = [*info.command, *info.flags, *defines[mode], f"-I{INCLUDE}", source]
     subprocess.run([*command, "-o", str(program), "-lm", "-lpthread"], check=True)
     return program
 

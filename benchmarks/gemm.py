@@ -21,10 +21,9 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 import numpy as np
 
+from cellgen.build import compiler
+
 INCLUDE = Path(__file__).parent.parent / "generated" / "include"
-FLAGS = ["-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
-FLAGS += ["-fopenmp-simd"]
-WIDE = ["-mprefer-vector-width=512"]  # x86 only: ignored where the compiler refuses it
 
 SOURCE = r"""
 #include "cellgen_gemm.h"
@@ -125,10 +124,10 @@ def build(folder: Path, suffix: str) -> ctypes.CDLL:
         f"-DLANES=CELLGEN_LANES_{suffix.upper()}",
     ]
     (folder / "gemm.c").write_text(SOURCE)
-    command = [os.environ.get("CC", "cc"), *FLAGS, *names, f"-I{INCLUDE}", "-fPIC", "-shared"]
-    command += ["gemm.c", "-o", "gemm.so", "-lpthread"]
-    if subprocess.run([*command, *WIDE], cwd=folder, capture_output=True, check=False).returncode:
-        subprocess.run(command, cwd=folder, check=True)
+    info = compiler()
+    command = [*info.command, *info.flags, "-fvisibility=default", *names, f"-I{INCLUDE}", "-fPIC"]
+    command += ["-shared", "gemm.c", "-o", "gemm.so", "-lpthread"]
+    subprocess.run(command, cwd=folder, check=True)
     library = ctypes.CDLL(str(folder / "gemm.so"))
     library.team_create.restype = ctypes.c_void_p
     return library

@@ -141,11 +141,13 @@ MATRICES = (
 FOLDED = (
     "declaration.constant",
     "declaration.unused",
+    "declaration.split",
     "declaration.dims",
-    "declaration.outputs",
 )
 """Codes of what SymPy folds before cellgen sees it, ``a - a`` and ``h - x + x``, and of dimensions
-that stand in sums alone: such a draft is no cell."""
+that stand in sums alone: such a draft is no cell. A state that is folded to what it was is refused
+as an output, in the words of ``FOLDED_STATE``; other refusals of outputs are findings."""
+FOLDED_STATE = "a declared state"
 OTHERS = ("relu", "abs", "softplus", "log_sigmoid", "expm1", "stop_gradient", "keep")
 
 
@@ -413,7 +415,8 @@ def declared(source: str, noted: bool = True) -> type[Cell]:
     try:
         exec(compile(source, file, "exec"), names)
     except DeclarationError as error:
-        if error.code in FOLDED:
+        refused = error.code == "declaration.outputs" and FOLDED_STATE in str(error)
+        if error.code in FOLDED or refused:
             reject()
         raise
     made = names["RandomCell"]
@@ -507,17 +510,17 @@ def _options_hold(cell, kernel, rng):
     """Threads and layouts change no bit; a window is the chunked form with carried state."""
     forward_function = kernel.sequence_forward.function
     sizes = dict(zip(forward_function.dims, (5, 4, 6, 3, 2, 3), strict=False))
-    arrays = _arrays(forward_function, sizes, rng, optional=False)
-    given = _arrays(kernel.sequence_backward.function, sizes, rng, optional=True)
+    arrays = draw_arrays(forward_function, sizes, rng, optional=False)
+    given = draw_arrays(kernel.sequence_backward.function, sizes, rng, optional=True)
     functions = (forward_function, kernel.sequence_backward.function)
     timed = {a.name for f in functions for a in (*f.arguments, *f.results) if a.over_time}
-    plain = _both(cell, kernel, arrays, given, lengths=LENGTHS, threads=1)
-    threaded = _both(cell, kernel, arrays, given, lengths=LENGTHS, threads=3)
+    plain = run_both(cell, kernel, arrays, given, lengths=LENGTHS, threads=1)
+    threaded = run_both(cell, kernel, arrays, given, lengths=LENGTHS, threads=3)
     swapped = [
         {n: np.ascontiguousarray(a.swapaxes(0, 1)) if n in timed else a for n, a in kind.items()}
         for kind in (arrays, given)
     ]
-    turned = _both(cell, kernel, *swapped, lengths=LENGTHS, threads=2, batch_first=True)
+    turned = run_both(cell, kernel, *swapped, lengths=LENGTHS, threads=2, batch_first=True)
     for name, array in plain.items():
         assert array.tobytes() == threaded[name].tobytes(), f"{name}: 1 thread and 3"
         back = turned[name].swapaxes(0, 1) if name in timed else turned[name]
@@ -528,13 +531,13 @@ def _options_hold(cell, kernel, rng):
 def _window_holds(cell, kernel, arrays, given, timed):
     """Gradients of chunks run one after the other, each from the last one's state."""
     states = [str(state) for state in cell.definition.states]
-    found = _both(cell, kernel, arrays, given, window=WINDOW)
+    found = run_both(cell, kernel, arrays, given, window=WINDOW)
     total, state = {}, {}
     for start in range(0, 5, WINDOW):
         part = slice(start, start + WINDOW)
         own = {n: a[part] if n in timed else a for n, a in arrays.items()} | state
         seen = {n: a[part] if n in timed else a * (part.stop >= 5) for n, a in given.items()}
-        chunk = _both(cell, kernel, own, seen)
+        chunk = run_both(cell, kernel, own, seen)
         state = {n: chunk[f"{n.removesuffix('_prev')}_last"] for n in states}
         for name, array in chunk.items():
             if name not in found or not name.startswith("d_"):
@@ -551,7 +554,8 @@ def _window_holds(cell, kernel, arrays, given, timed):
         assert np.max(np.abs(found[name] - array), initial=0) <= BAR * size, f"{name}: window"
 
 
-def _arrays(function, sizes, rng, optional):
+def draw_arrays(function, sizes, rng, optional):
+    """Draw the arrays of a call over time by name: those it must have, or those it may."""
     return {
         a.name: 0.5 * rng.standard_normal([axis_length(axis, sizes) for axis in a.shape])
         for a in function.arguments
@@ -559,7 +563,7 @@ def _arrays(function, sizes, rng, optional):
     }
 
 
-def _both(cell, kernel, arrays, given, threads=2, window=0, **options):
+def run_both(cell, kernel, arrays, given, threads=2, window=0, **options):
     """Run forward and backward; every result by name."""
     result = kernel.sequence_forward(**arrays, save=True, threads=threads, **options)
     outputs = {str(v): getattr(result, str(v)) for v in cell.definition.outputs}

@@ -11,9 +11,11 @@ import pytest
 
 import cellgen
 from cellgen import abi
+from cellgen.cells import SHIPPED
 from cellgen.errors import ArgumentError
 from cellgen.paths import include_folder
 from cellgen.plans import Constants, SequencePlan
+from tests.random_cells import draw_arrays, run_both
 
 DIMS = {"T": 9, "B": 5, "I": 7, "H": 33}
 
@@ -194,3 +196,33 @@ def test_c_and_python_know_the_same_members():
 def test_chunks_are_longer_where_gradients_of_weights_leave_the_cache(units, rows):
     plan = cellgen.load("lstm").sequence_backward.plan
     assert plan(T=100, B=32, I=units, H=units, threads=2).chunk_rows == rows
+
+
+SLICED = "-DCELLGEN_DEEP_BYTES=0 -DCELLGEN_SLICE=3"  # every panel is deep, gone through by threes
+IN_MEMORY = "-DCELLGEN_WEIGHTS_IN_CACHE=1"  # weights of any size: products run ahead of the loop
+
+
+@pytest.mark.parametrize("name", ["lstm", "slstm_heads", "min_gru"])
+def test_groups_of_rows_and_slices_of_deep_panels_change_no_bit(name, monkeypatch):
+    (cell,) = (c for c in SHIPPED if c.definition.name == name)
+    sizes = {"T": 3, "B": 150, "I": 7, "H": 21, "K": 2, "D": 19}  # rows of three groups
+
+    def results(flags: str) -> dict[str, np.ndarray]:
+        monkeypatch.setenv("CELLGEN_CFLAGS", flags)
+        built, rng = cellgen.compile(cell), np.random.default_rng(0)
+        functions = built.sequence_forward.function, built.sequence_backward.function
+        arrays = draw_arrays(functions[0], sizes, rng, optional=False)
+        given = draw_arrays(functions[1], sizes, rng, optional=True)
+        dims = {n: size for n, size in sizes.items() if n in functions[0].dims}
+        assert built.sequence_forward.plan(**dims, threads=1).hoist == (
+            IN_MEMORY in flags or name == "min_gru"
+        )
+        one, two = (run_both(cell, built, arrays, given, threads=threads) for threads in (1, 2))
+        for key, array in one.items():
+            assert array.tobytes() == two[key].tobytes(), f"{key}: 1 thread and 2, {flags}"
+        return one
+
+    whole = results("-O0")
+    for flags in (f"-O0 {SLICED}", f"-O0 {SLICED} {IN_MEMORY}"):
+        for key, array in results(flags).items():
+            assert array.tobytes() == whole[key].tobytes(), f"{key}: {flags}"
