@@ -31,7 +31,7 @@ OPTION_TEXTS = {
     "reset": "(T, B) bool; True: the state before the step is zero",
     "reverse": "from the last step to the first",
     "batch_first": "arrays over time are (B, T, ...)",
-    "zero_output_for_mask": "states over time are zeros where mask leaves a step out",
+    "zero_output_for_mask": "outputs over time are zeros where mask leaves a step out",
     "last_only": "no outputs over time; final states, and other outputs of the last step (B, ...)",
     "window": "steps; no gradient passes from a multiple of it to the step before; 0: all do",
     "bp_lim": "states that every term of the loss reaches; None: all",

@@ -61,11 +61,10 @@ class Options:
     ``lengths`` (B): steps of each row that count, from the first on; 0 is legal. ``mask`` (T, B),
     bool: False leaves a step out. ``reset`` (T, B), bool: True sets the state before a step to
     zero. ``reverse``: from the last step to the first. ``batch_first``: arrays over time, mask and
-    reset are (B, T, ...). ``zero_output_for_mask``: states over time of a step that ``mask`` leaves
-    out are zeros instead of the step before's (Keras' name); outputs that are no states (SRU's h, a
-    gate) are zeros there in any case. ``last_only``: no outputs over time, but final states, and
-    outputs that are no states (B, ...) as each row's last step that counts gives them, zeros where
-    none does.
+    reset are (B, T, ...). ``zero_output_for_mask``: outputs over time of a step that ``mask``
+    leaves out are zeros instead of the step before's (Keras' name). ``last_only``: no outputs over
+    time, but final states, and outputs that are no states (B, ...) as each row's last step that
+    counts gives them, zeros where none does.
     ``window``: no gradient passes from a step that is a multiple of it to the one before; 0: all
     do. ``plan``: how to run, as
     ``sequence_forward.plan(...)`` gives it or with changes; results do not depend on it.
@@ -74,7 +73,7 @@ class Options:
 
     A step that does not count leaves the state as it is; nothing of the inputs is read there, no
     reset happens there, and outputs beyond a length are zeros. Upstream gradients count where
-    outputs do: at a step that repeats an output, they are added to the state that it shows.
+    outputs do: at a step that repeats an output, they are added to those of the step that made it.
     """
 
     lengths: object = None

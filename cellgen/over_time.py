@@ -58,11 +58,13 @@ def run_steps(
     state = {name: arguments[name] for name in following}
     states_after = {str(new.name): name for name, new in following.items()}
     shown: dict[str, Array] = {}
+    repeated: dict[str, Array] = {}
     started = np.zeros(sizes["B"], bool)
     for order, t in enumerate(_order(options, sizes["T"])):
         inside, counts, fresh = _flags_at(options, t, sizes["B"])
         if options.window and order and order % options.window == 0:
             state = {name: np.real(a) for name, a in state.items()}
+            repeated = {name: np.real(a) for name, a in repeated.items()}
         state = {name: _where(fresh, 0 * a, a) for name, a in state.items()}
         now = {n: a for n, a in arguments.items() if n not in state}
         now |= {n: _where(counts, now[n][t], np.zeros_like(now[n][t])) for n in inputs & now.keys()}
@@ -70,10 +72,14 @@ def run_steps(
         held = inside & ~counts & started & (not options.zero_output_for_mask)
         started |= counts
         for name, steps in collected.items():
-            kept = state[states_after[name]] if name in states_after else 0 * values[name]
-            if name not in states_after:
-                shown[name] = _where(counts, values[name], shown.get(name, kept))
-            steps.append(_where(counts, values[name], _where(held, kept, 0 * kept)))
+            none = 0 * values[name]
+            if name in states_after:
+                kept = state[states_after[name]]
+            else:
+                kept = repeated.get(name, none)
+                shown[name] = _where(counts, values[name], shown.get(name, none))
+            steps.append(_where(counts, values[name], _where(held, kept, none)))
+            repeated[name] = steps[-1]
         state = {
             name: _where(counts, values[str(new.name)], state[name])
             for name, new in following.items()

@@ -28,7 +28,7 @@ Step = Callable[[dict[str, Array], Array, Array], Mapping[str, Array]]
 @dataclass(frozen=True)
 class Tables:
     """Which steps count, (T, B) in the order of computation; ``inside``: within a row's length;
-    ``held``: outputs repeat the state."""
+    ``held``: outputs repeat those of the step ``before``."""
 
     inside: Array
     counts: Array
@@ -177,9 +177,12 @@ def _upstream(
             initial[state][none] = array[none]
             continue
         ordered = tables.ordered(array)
-        given[item.name] = np.ascontiguousarray(ordered.reshape(1, steps * rows, *array.shape[2:]))
         if name in through:
             through[name][tables.held] += ordered[tables.held]
+        else:  # no state: a step that repeats it is another term of the step that made it
+            ordered, at = ordered.copy(), np.nonzero(tables.held)
+            np.add.at(ordered, (tables.before[at], at[1]), ordered[at])
+        given[item.name] = np.ascontiguousarray(ordered.reshape(1, steps * rows, *array.shape[2:]))
     return given, through, initial
 
 

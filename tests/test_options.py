@@ -170,6 +170,48 @@ def test_results_are_bitwise_equal_for_any_number_of_threads(cell, name):
     assert all(found == runs[0] for found in runs)
 
 
+@pytest.mark.parametrize("window", [0, 3])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("cell", [GRUBlockCell, QRNN], ids=lambda cell: cell.definition.name)
+def test_an_output_that_is_no_state_repeats_the_step_before(cell, reverse, window):
+    """As Keras repeats outputs: gradients that reach a repetition reach the step that made it."""
+    kernel, order = kernel_of(cell), range(7)[:: -1 if reverse else 1]
+    arguments = draw(kernel.sequence_forward.function, 0)
+    given = draw(kernel.sequence_backward.function, 1, optional=True)
+    how = {"mask": MASK, "reverse": reverse, "threads": 2}
+    found = kernel.sequence_forward(**arguments, save=True, **how)
+    states = {str(state.name).removesuffix("_prev") for state in cell.definition.states}
+    names = [str(v.name) for v in cell.definition.outputs if str(v.name) not in states]
+    moved = {name: array.copy() for name, array in given.items()}
+    repeated = 0
+    for row in range(5):
+        made, since = None, 0  # the step that made what is shown, and its window
+        for count, t in enumerate(order):
+            if MASK[t, row]:
+                made, since = t, count // window if window else 0
+                continue
+            for name in names:
+                shown = getattr(found, name)[:, row]
+                expected = np.zeros_like(shown[t]) if made is None else shown[made]
+                np.testing.assert_array_equal(shown[t], expected)
+                inside = made is not None and (not window or count // window == since)
+                if inside:
+                    moved[f"d_{name}"][made, row] += given[f"d_{name}"][t, row]
+                moved[f"d_{name}"][t, row] = 0
+                repeated += inside
+    assert repeated
+    outputs = {str(v.name): getattr(found, str(v.name)) for v in cell.definition.outputs}
+    first, second = (
+        kernel.sequence_backward(
+            **arguments, **outputs, **upstream, saved=found.saved, window=window, **how
+        )._asdict()
+        for upstream in (given, moved)
+    )
+    for name, array in first.items():
+        size = np.max(np.abs(second[name])) or 1.0
+        assert np.max(np.abs(array - second[name])) <= TOLERANCE * size, name
+
+
 def test_outputs_that_a_backward_pass_does_not_read_may_be_batch_first_too():
     """QRNN's d_h needs no h; given all the same, as every cell's outputs may be, it is checked."""
     kernel, sizes = cellgen.load("qrnn"), {"T": 4, "B": 3, "I": 2, "H": 5}

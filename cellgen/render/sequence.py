@@ -147,8 +147,9 @@ class SeriesContext:
 
     ``staged``: steps read a copy where some do not count; ``across``: the deferred part reads it
     over many steps; ``delivered``: the deferred part writes it. Its two strides are at ``place`` of
-    all, if it has any (saved arrays lie in the order of computation without gaps). An output
-    ``is_zeroed`` where a step does not count, unless it is a state.
+    all, if it has any (saved arrays lie in the order of computation without gaps). An output that
+    ``is_shown`` is no state: a step that does not count repeats the one before, or shows zeros; its
+    gradient ``is_repeated``: those of steps that repeat one are added to that one's.
     """
 
     name: str
@@ -156,7 +157,8 @@ class SeriesContext:
     place: int
     has_strides: bool
     is_output: bool
-    is_zeroed: bool
+    is_shown: bool
+    is_repeated: bool
     staged: bool
     across: bool
     delivered: bool
@@ -323,14 +325,16 @@ class _Function:
         timed = [a for a in members if a.shape[:1] == ("T",) and not a.saved]
         for place, item in enumerate(timed):
             width = c_mul(" * ".join(c_mul(c_axis_text(axis)) for axis in item.shape[2:]))
-            staged = item.name in inputs and _reads(first, item.name)
+            is_repeated = self.is_repeated(item.name)
+            staged = (item.name in inputs or is_repeated) and _reads(first, item.name)
             context = SeriesContext(
                 name=item.name,
                 width=width,
                 place=2 * place,
                 has_strides=True,
                 is_output=item.name in outputs and not self.is_backward,
-                is_zeroed=item.name in outputs - states and not self.is_backward,
+                is_shown=item.name in outputs - states and not self.is_backward,
+                is_repeated=is_repeated,
                 staged=staged,
                 across=item.name in across,
                 delivered=self.is_backward and item in self.signature.results,
@@ -347,7 +351,8 @@ class _Function:
                         place=0,
                         has_strides=False,
                         is_output=False,
-                        is_zeroed=False,
+                        is_shown=False,
+                        is_repeated=False,
                         staged=False,
                         across=False,
                         delivered=False,
@@ -359,12 +364,22 @@ class _Function:
         name, width = item.name, item.width
         if item.staged:
             self.add_memory(f"stage_{name}", f"nB * {width}", "of one step, zeros", when="tables")
+        if item.is_repeated:
+            note = "gradients of steps that repeat an earlier one"
+            self.add_memory(f"later_{name}", f"nB * {width}", note, when="tables")
         if item.is_output:
             self.add_memory(f"only_{name}", f"nB * {width}", "of the last step", when="last")
         if item.across or item.delivered:
             self.add_memory(
                 f"rows_{name}", f"chunk_rows * {width}", "rows of many steps", when="gathered"
             )
+
+    def is_repeated(self, name: str) -> bool:
+        """Whether an argument is the gradient of an output over time that is no state."""
+        programs = self.schedule.programs
+        states = {link.next for link in programs.links}
+        given = {str(g.name) for output, g in programs.upstream.items() if output not in states}
+        return self.is_backward and name in given
 
     def _read_across(self) -> set[str]:
         """Names of the arrays over time that the deferred part reads."""
@@ -656,6 +671,7 @@ class _PartWriter(LoopWriter):
         if self.name == "deferred":
             return f"memory->across_{buffer.name}"
         staged = buffer.kind is Kind.ARGUMENT and buffer.value.role is Role.INPUT
+        staged = staged or self.function.is_repeated(str(buffer.value.name))
         return f"memory->{'step' if staged else 'series'}_{buffer.name}"
 
     def _previous(self, buffer: Buffer) -> list[str]:

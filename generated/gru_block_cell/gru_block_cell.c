@@ -762,19 +762,19 @@ static void CELLGEN_NAME(gru_block_cell_sequence_forward_settle)(
         }
         {
             real *made = memory->series_r.rows + step * memory->series_r.step + row * memory->series_r.row;
-            if (!counts) cg_copy_row(made, 0, nH);
+            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_r ? made - memory->series_r.step : 0, nH);
             if (memory->only_r && memory->args->r && (counts || step == 0))
                 cg_copy_row(memory->args->r + row * nH, made, nH);
         }
         {
             real *made = memory->series_u.rows + step * memory->series_u.step + row * memory->series_u.row;
-            if (!counts) cg_copy_row(made, 0, nH);
+            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_u ? made - memory->series_u.step : 0, nH);
             if (memory->only_u && memory->args->u && (counts || step == 0))
                 cg_copy_row(memory->args->u + row * nH, made, nH);
         }
         {
             real *made = memory->series_c.rows + step * memory->series_c.step + row * memory->series_c.row;
-            if (!counts) cg_copy_row(made, 0, nH);
+            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_c ? made - memory->series_c.step : 0, nH);
             if (memory->only_c && memory->args->c && (counts || step == 0))
                 cg_copy_row(memory->args->c + row * nH, made, nH);
         }
@@ -1058,9 +1058,9 @@ typedef struct {
     cg_series series_u;
     cg_series series_c;
     cg_series series_h;
-    cg_series series_d_r;
-    cg_series series_d_u;
-    cg_series series_d_c;
+    cg_series series_d_r, step_d_r;
+    cg_series series_d_u, step_d_u;
+    cg_series series_d_c, step_d_c;
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
     real *reverse_2_panel_1; /* packed weights */
@@ -1080,6 +1080,12 @@ typedef struct {
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
     real *rows_r; /* rows of many steps */
+    real *stage_d_r; /* of one step, zeros */
+    real *later_d_r; /* gradients of steps that repeat an earlier one */
+    real *stage_d_u; /* of one step, zeros */
+    real *later_d_u; /* gradients of steps that repeat an earlier one */
+    real *stage_d_c; /* of one step, zeros */
+    real *later_d_c; /* gradients of steps that repeat an earlier one */
     real *rows_d_x; /* rows of many steps */
     real *product_block; /* packed operands of weight gradients */
     unsigned char *counts; /* which steps count */
@@ -1097,10 +1103,10 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_1)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_u_rows = memory->series_d_u.rows ? memory->series_d_u.rows + step * memory->series_d_u.step : memory->zeros;
-    const int64_t d_u_stride = memory->series_d_u.rows ? memory->series_d_u.row : 0;
-    const real *d_c_rows = memory->series_d_c.rows ? memory->series_d_c.rows + step * memory->series_d_c.step : memory->zeros;
-    const int64_t d_c_stride = memory->series_d_c.rows ? memory->series_d_c.row : 0;
+    const real *d_u_rows = memory->step_d_u.rows ? memory->step_d_u.rows + step * memory->step_d_u.step : memory->zeros;
+    const int64_t d_u_stride = memory->step_d_u.rows ? memory->step_d_u.row : 0;
+    const real *d_c_rows = memory->step_d_c.rows ? memory->step_d_c.rows + step * memory->step_d_c.step : memory->zeros;
+    const int64_t d_c_stride = memory->step_d_c.rows ? memory->step_d_c.row : 0;
     const real *d_h_rows = memory->series_d_h.rows ? memory->series_d_h.rows + step * memory->series_d_h.step : memory->zeros;
     const int64_t d_h_stride = memory->series_d_h.rows ? memory->series_d_h.row : 0;
     const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
@@ -1164,8 +1170,8 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_reverse_2)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_c_bar_rows = memory->d_c_bar_time + step % memory->chunk_steps * nB * nH;
-    const real *d_r_rows = memory->series_d_r.rows ? memory->series_d_r.rows + step * memory->series_d_r.step : memory->zeros;
-    const int64_t d_r_stride = memory->series_d_r.rows ? memory->series_d_r.row : 0;
+    const real *d_r_rows = memory->step_d_r.rows ? memory->step_d_r.rows + step * memory->step_d_r.step : memory->zeros;
+    const int64_t d_r_stride = memory->step_d_r.rows ? memory->step_d_r.row : 0;
     real *d_h_prev_r_rows = memory->reverse_d_h_prev_r;
     const real *h_prev_rows = memory->guarded ? memory->now_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
@@ -1652,6 +1658,12 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_prepare)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect_before(memory->now_h_prev, memory->series_h, memory->args->h_prev, nB, nH, step, row_begin, row_end, memory->before);
+    if (memory->counts && memory->series_d_r.rows)
+        cg_collect_shown(memory->stage_d_r, memory->later_d_r, memory->series_d_r, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
+    if (memory->counts && memory->series_d_u.rows)
+        cg_collect_shown(memory->stage_d_u, memory->later_d_u, memory->series_d_u, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
+    if (memory->counts && memory->series_d_c.rows)
+        cg_collect_shown(memory->stage_d_c, memory->later_d_c, memory->series_d_c, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
 }
 
 static void CELLGEN_NAME(gru_block_cell_sequence_backward_settle)(
@@ -1852,6 +1864,12 @@ static int64_t CELLGEN_NAME(gru_block_cell_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_r, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->stage_d_r, real, tables, nB * nH);
+    CELLGEN_PLACE(memory->later_d_r, real, tables, nB * nH);
+    CELLGEN_PLACE(memory->stage_d_u, real, tables, nB * nH);
+    CELLGEN_PLACE(memory->later_d_u, real, tables, nB * nH);
+    CELLGEN_PLACE(memory->stage_d_c, real, tables, nB * nH);
+    CELLGEN_PLACE(memory->later_d_c, real, tables, nB * nH);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nH, nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
@@ -1983,10 +2001,13 @@ int CELLGEN_NAME(gru_block_cell_sequence_backward)(int64_t nT, int64_t nB, int64
     here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 8 : 0, reverse);
     even = even && cg_is_even(here.series_h, nB);
     here.series_d_r = cg_series_of(args->d_r, nT, nB, nH, strides ? strides + 10 : 0, reverse);
+    here.step_d_r = here.counts && args->d_r ? cg_own(here.stage_d_r, nH) : here.series_d_r;
     even = even && cg_is_even(here.series_d_r, nB);
     here.series_d_u = cg_series_of(args->d_u, nT, nB, nH, strides ? strides + 12 : 0, reverse);
+    here.step_d_u = here.counts && args->d_u ? cg_own(here.stage_d_u, nH) : here.series_d_u;
     even = even && cg_is_even(here.series_d_u, nB);
     here.series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 14 : 0, reverse);
+    here.step_d_c = here.counts && args->d_c ? cg_own(here.stage_d_c, nH) : here.series_d_c;
     even = even && cg_is_even(here.series_d_c, nB);
     here.series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 16 : 0, reverse);
     even = even && cg_is_even(here.series_d_h, nB);

@@ -668,6 +668,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward_
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(1, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nH), store)
@@ -707,6 +708,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
     store *const x_ordered = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store);
     store *const r_ordered = (store *)(void *)memory;
@@ -729,7 +732,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 10 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 12 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (how & CELLGEN_MOVED(0)) {
         cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
@@ -809,11 +812,11 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_forward)(
     }
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
     if (how & CELLGEN_MOVED(1) && given->r)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->r, given->strided ? given->strides + 2 : nullptr, nB, nH), r_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver_shown(&run, nT, nB, nH, cg_series(given->r, given->strided ? given->strides + 2 : nullptr, nB, nH), r_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->u)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->u, given->strided ? given->strides + 4 : nullptr, nB, nH), u_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver_shown(&run, nT, nB, nH, cg_series(given->u, given->strided ? given->strides + 4 : nullptr, nB, nH), u_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(3) && given->c)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->c, given->strided ? given->strides + 6 : nullptr, nB, nH), c_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver_shown(&run, nT, nB, nH, cg_series(given->c, given->strided ? given->strides + 6 : nullptr, nB, nH), c_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(4) && given->h)
         cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 8 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
@@ -1282,21 +1285,21 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(gru_block_cell_cuda_sequence_backward)(
         own.h = cellgen_first(given->h, given->strided ? given->strides + 8 : nullptr, args->reverse, nT, nB, nH, own.strides + 8);
     }
     if (how & CELLGEN_MOVED(5) && given->d_r) {
-        cg_collect(&run, nT, nB, nH, d_r_ordered, cg_series(given->d_r, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nH, d_r_ordered, cg_series(given->d_r, given->strided ? given->strides + 10 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_r = d_r_ordered;
         cellgen_lay(own.strides + 10, nB, nH);
     } else {
         own.d_r = cellgen_first(given->d_r, given->strided ? given->strides + 10 : nullptr, args->reverse, nT, nB, nH, own.strides + 10);
     }
     if (how & CELLGEN_MOVED(6) && given->d_u) {
-        cg_collect(&run, nT, nB, nH, d_u_ordered, cg_series(given->d_u, given->strided ? given->strides + 12 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nH, d_u_ordered, cg_series(given->d_u, given->strided ? given->strides + 12 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_u = d_u_ordered;
         cellgen_lay(own.strides + 12, nB, nH);
     } else {
         own.d_u = cellgen_first(given->d_u, given->strided ? given->strides + 12 : nullptr, args->reverse, nT, nB, nH, own.strides + 12);
     }
     if (how & CELLGEN_MOVED(7) && given->d_c) {
-        cg_collect(&run, nT, nB, nH, d_c_ordered, cg_series(given->d_c, given->strided ? given->strides + 14 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nH, d_c_ordered, cg_series(given->d_c, given->strided ? given->strides + 14 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_c = d_c_ordered;
         cellgen_lay(own.strides + 14, nB, nH);
     } else {

@@ -158,6 +158,66 @@ void cg_deliver(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, c
                      reverse, counts);
 }
 
+/* Whether the gradient stops between a step and the one before it: a window of steps begins there. */
+inline __host__ __device__ bool cellgen_cuts(int64_t window, int64_t step)
+{
+    return window > 0 && step > 0 && step % window == 0;
+}
+
+/* `cg_deliver` of an output that is no state: a step that repeats one shows the row of step `before`. */
+template <typename E>
+__global__ void cellgen_deliver_shown_rows(
+    int64_t rows, int64_t units, int64_t steps, int64_t batch, cellgen_series<E> to,
+    cellgen_rows<const E> from, int reverse, const unsigned char *counts, const int32_t *before)
+{
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= rows || unit >= units) return;
+    typedef decltype(cellgen_widen(E())) R;
+    const int64_t step = reverse ? steps - 1 - row / batch : row / batch;
+    const int found = counts ? counts[row] : CELLGEN_COUNTS;
+    const int64_t source = found == CELLGEN_HELD ? before[row] * batch + row % batch : row;
+    const R shown = found == CELLGEN_LEFT_OUT ? R(0) : cg_load(from, source, unit);
+    cg_store(cellgen_at_step(to, step), row % batch, unit, shown);
+}
+
+template <typename E>
+void cg_deliver_shown(cellgen_run *run, int64_t steps, int64_t batch, int64_t units,
+    cellgen_series<E> to, const E *from, int reverse, const unsigned char *counts, const int32_t *before)
+{
+    const int64_t rows = steps * batch;
+    CELLGEN_ELEMENTS(run, cellgen_deliver_shown_rows<E>, rows, units, steps, batch, to,
+                     cg_in(from, units), reverse, counts, before);
+}
+
+/* Gradients of such an output in the order of computation: those of steps that repeat one are added
+ * to its own, but for those beyond the edge of a window. A thread takes a unit of one row of the batch. */
+template <typename E>
+__global__ void cellgen_collect_shown_rows(
+    int64_t batch, int64_t units, int64_t steps, cellgen_rows<E> to, cellgen_series<const E> from,
+    int reverse, int64_t window, const unsigned char *counts)
+{
+    const int64_t row = CELLGEN_MY_ROW, unit = CELLGEN_MY_UNIT;
+    if (row >= batch || unit >= units) return;
+    typedef decltype(cellgen_widen(E())) R;
+    R later = 0;
+    for (int64_t step = steps - 1; step >= 0; --step) {
+        const int found = counts ? counts[step * batch + row] : CELLGEN_COUNTS;
+        R sum = 0;
+        if (found != CELLGEN_LEFT_OUT)
+            sum = later + cg_load(cellgen_at_step(from, reverse ? steps - 1 - step : step), row, unit);
+        cg_store(to, step * batch + row, unit, found == CELLGEN_COUNTS ? sum : R(0));
+        later = found == CELLGEN_HELD && !cellgen_cuts(window, step) ? sum : R(0);
+    }
+}
+
+template <typename E>
+void cg_collect_shown(cellgen_run *run, int64_t steps, int64_t batch, int64_t units, E *to,
+    cellgen_series<const E> from, int reverse, int64_t window, const unsigned char *counts)
+{
+    CELLGEN_ELEMENTS(run, cellgen_collect_shown_rows<E>, batch, units, steps, cg_rows(to, units), from,
+                     reverse, window, counts);
+}
+
 /* The states from which all steps start. */
 template <typename E>
 __global__ void cellgen_collect_before_rows(
@@ -254,12 +314,6 @@ void cg_settle_gradient(cellgen_run *run, int64_t rows, int64_t units, R *passed
     if (upstream.at) shown = {upstream.at + step * upstream.step, upstream.row};
     CELLGEN_ELEMENTS(run, (cellgen_settle_gradient_rows<E, R>), rows, units, cg_rows(passed, units),
                      cg_in(carry, units), shown, counts, fresh);
-}
-
-/* Whether the gradient stops between a step and the one before it: a window of steps begins there. */
-inline __host__ __device__ bool cellgen_cuts(int64_t window, int64_t step)
-{
-    return window > 0 && step > 0 && step % window == 0;
 }
 
 /* Zeros in the rows whose step does not count. */

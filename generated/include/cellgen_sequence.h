@@ -18,6 +18,7 @@
 #undef cg_copy_row
 #undef cg_collect
 #undef cg_collect_before
+#undef cg_collect_shown
 #undef cg_deliver
 #undef CELLGEN_REAL_LANES
 #define cg_tile CELLGEN_NAME(cellgen_tile)
@@ -33,6 +34,7 @@
 #define cg_copy_row CELLGEN_NAME(cellgen_copy_row)
 #define cg_collect CELLGEN_NAME(cellgen_collect)
 #define cg_collect_before CELLGEN_NAME(cellgen_collect_before)
+#define cg_collect_shown CELLGEN_NAME(cellgen_collect_shown)
 #define cg_deliver CELLGEN_NAME(cellgen_deliver)
 #if CELLGEN_PRECISION == 32
 #define CELLGEN_REAL_LANES CELLGEN_LANES_F32
@@ -409,6 +411,26 @@ CELLGEN_STATIC void cg_collect_before(real *to, cg_series from, const real *init
                     : source < 0           ? initial + of * width
                                            : from.rows + source * from.step + of * from.row,
                     width);
+    }
+}
+
+/* The gradients that reach one step's rows of an output that is no state: a step that repeats an
+ * earlier one leaves its own in `later`, which is added where the output was made. Steps come from the
+ * last to the first; beyond the edge of a window nothing is added. */
+CELLGEN_STATIC void cg_collect_shown(real *to, real *later, cg_series from, int64_t T, int64_t B,
+                                     int64_t width, int64_t step, int64_t begin, int64_t end,
+                                     int64_t window, const unsigned char *counts)
+{
+    const int cut = window > 0 && step > 0 && step % window == 0;
+    for (int64_t row = begin; row < end; ++row) {
+        const int found = counts[step * B + row];
+        const real *given = from.rows + step * from.step + row * from.row;
+        real *sum = later + row * width, *own = to + row * width;
+        if (step == T - 1) cg_copy_row(sum, 0, width);
+        cg_copy_row(own, found == CELLGEN_COUNTS ? given : 0, width);
+        for (int64_t unit = 0; unit < width && found == CELLGEN_COUNTS; ++unit) own[unit] += sum[unit];
+        for (int64_t unit = 0; unit < width && found == CELLGEN_HELD; ++unit) sum[unit] += given[unit];
+        if (cut || found == CELLGEN_COUNTS) cg_copy_row(sum, 0, width);
     }
 }
 

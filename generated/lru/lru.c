@@ -1035,7 +1035,7 @@ static void CELLGEN_NAME(lru_sequence_forward_settle)(
         }
         {
             real *made = memory->series_y.rows + step * memory->series_y.step + row * memory->series_y.row;
-            if (!counts) cg_copy_row(made, 0, nI);
+            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_y ? made - memory->series_y.step : 0, nI);
             if (memory->only_y && memory->args->y && (counts || step == 0))
                 cg_copy_row(memory->args->y + row * nI, made, nI);
         }
@@ -1374,7 +1374,7 @@ typedef struct {
     cg_series series_x, across_x;
     cg_series series_h_re, across_h_re;
     cg_series series_h_im, across_h_im;
-    cg_series series_d_y, across_d_y;
+    cg_series series_d_y, step_d_y, across_d_y;
     cg_series series_d_h_re;
     cg_series series_d_h_im;
     cg_series series_d_x, across_d_x;
@@ -1411,6 +1411,8 @@ typedef struct {
     real *rows_x; /* rows of many steps */
     real *rows_h_re; /* rows of many steps */
     real *rows_h_im; /* rows of many steps */
+    real *stage_d_y; /* of one step, zeros */
+    real *later_d_y; /* gradients of steps that repeat an earlier one */
     real *rows_d_y; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
     real *product_block; /* packed operands of weight gradients */
@@ -1474,8 +1476,8 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_reverse_2)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_y_rows = memory->series_d_y.rows ? memory->series_d_y.rows + step * memory->series_d_y.step : memory->zeros;
-    const int64_t d_y_stride = memory->series_d_y.rows ? memory->series_d_y.row : 0;
+    const real *d_y_rows = memory->step_d_y.rows ? memory->step_d_y.rows + step * memory->step_d_y.step : memory->zeros;
+    const int64_t d_y_stride = memory->step_d_y.rows ? memory->step_d_y.row : 0;
     real *d_h_im_c_im_rows = memory->d_h_im_c_im_time + step % memory->chunk_steps * nB * nI;
     real *d_y_copy_rows = memory->reverse_d_y_copy;
 
@@ -1960,6 +1962,10 @@ static void CELLGEN_NAME(lru_sequence_backward_prepare)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
+    if (memory->counts && memory->series_d_y.rows)
+        cg_collect_shown(memory->stage_d_y, memory->later_d_y, memory->series_d_y, nT, nB, nI, step, row_begin, row_end, memory->window, memory->counts);
+    if (memory->counts && memory->series_d_y.rows)
+        cg_collect(memory->rows_d_y + step % memory->chunk_steps * nB * nI, memory->step_d_y, nB, nI, 0, row_begin, row_end, 0);
 }
 
 static void CELLGEN_NAME(lru_sequence_backward_settle)(
@@ -2122,7 +2128,7 @@ static void CELLGEN_NAME(lru_sequence_backward_collect)(
     cg_collect(memory->rows_x, memory->series_x, nB, nI, step, row_begin, row_end, memory->counts);
     cg_collect(memory->rows_h_re, memory->series_h_re, nB, nH, step, row_begin, row_end, memory->counts);
     cg_collect(memory->rows_h_im, memory->series_h_im, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_d_y, memory->series_d_y, nB, nI, step, row_begin, row_end, memory->counts);
+    if (!memory->counts) cg_collect(memory->rows_d_y, memory->series_d_y, nB, nI, step, row_begin, row_end, memory->counts);
     cg_collect_before(memory->rows_h_re_prev, memory->series_h_re, memory->args->h_re_prev, nB, nH, step, row_begin, row_end, memory->before);
     cg_collect_before(memory->rows_h_im_prev, memory->series_h_im, memory->args->h_im_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
@@ -2309,6 +2315,8 @@ static int64_t CELLGEN_NAME(lru_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_h_re, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_h_im, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->stage_d_y, real, tables, nB * nI);
+    CELLGEN_PLACE(memory->later_d_y, real, tables, nB * nI);
     CELLGEN_PLACE(memory->rows_d_y, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nH, nI) * cellgen_depth_of(chunk_rows));
@@ -2456,6 +2464,7 @@ int CELLGEN_NAME(lru_sequence_backward)(int64_t nT, int64_t nB, int64_t nI, int6
     here.series_h_im = cg_series_of(args->h_im, nT, nB, nH, strides ? strides + 4 : 0, reverse);
     even = even && cg_is_even(here.series_h_im, nB);
     here.series_d_y = cg_series_of(args->d_y, nT, nB, nI, strides ? strides + 6 : 0, reverse);
+    here.step_d_y = here.counts && args->d_y ? cg_own(here.stage_d_y, nI) : here.series_d_y;
     even = even && cg_is_even(here.series_d_y, nB);
     here.series_d_h_re = cg_series_of(args->d_h_re, nT, nB, nH, strides ? strides + 8 : 0, reverse);
     even = even && cg_is_even(here.series_d_h_re, nB);

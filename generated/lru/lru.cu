@@ -1102,6 +1102,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lru_cuda_sequence_forward_workspace_s
          + CELLGEN_CUDA_BYTES(nH, store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(1, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nH), store)
@@ -1162,6 +1163,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
     store *const x_ordered = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store);
     store *const y_ordered = (store *)(void *)memory;
@@ -1184,7 +1187,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 8 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 10 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (how & CELLGEN_MOVED(0)) {
         cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
@@ -1273,7 +1276,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_forward)(
     cg_copy(&run, nB, nH, cg_rows(args->h_re_last, nH), cg_in(guarded ? h_re_prev_before : nT > 0 ? args->h_re + (nT - 1) * h_re_step : args->h_re_prev, !guarded && nT > 0 ? h_re_row : nH));
     cg_copy(&run, nB, nH, cg_rows(args->h_im_last, nH), cg_in(guarded ? h_im_prev_before : nT > 0 ? args->h_im + (nT - 1) * h_im_step : args->h_im_prev, !guarded && nT > 0 ? h_im_row : nH));
     if (how & CELLGEN_MOVED(1) && given->y)
-        cg_deliver(&run, nT, nB, nI, cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nI), y_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver_shown(&run, nT, nB, nI, cg_series(given->y, given->strided ? given->strides + 2 : nullptr, nB, nI), y_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->h_re)
         cg_deliver(&run, nT, nB, nH, cg_series(given->h_re, given->strided ? given->strides + 4 : nullptr, nB, nH), h_re_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->h_im)
@@ -1958,7 +1961,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lru_cuda_sequence_backward)(
         own.h_im = cellgen_first(given->h_im, given->strided ? given->strides + 4 : nullptr, args->reverse, nT, nB, nH, own.strides + 4);
     }
     if (how & CELLGEN_MOVED(3) && given->d_y) {
-        cg_collect(&run, nT, nB, nI, d_y_ordered, cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nI, d_y_ordered, cg_series(given->d_y, given->strided ? given->strides + 6 : nullptr, nB, nI), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_y = d_y_ordered;
         cellgen_lay(own.strides + 6, nB, nI);
     } else {

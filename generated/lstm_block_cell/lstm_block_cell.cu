@@ -825,6 +825,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(lstm_block_cell_cuda_sequence_forward
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(1, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nH), store)
@@ -872,6 +873,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
     store *const x_ordered = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nI), store);
     store *const i_ordered = (store *)(void *)memory;
@@ -898,7 +901,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 16 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 18 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 16 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 18 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (how & CELLGEN_MOVED(0)) {
         cg_collect(&run, nT, nB, nI, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nI), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
@@ -1007,17 +1010,17 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_cuda_sequence_forward)(
     cg_copy(&run, nB, nH, cg_rows(args->cs_last, nH), cg_in(guarded ? cs_prev_before : nT > 0 ? args->cs + (nT - 1) * cs_step : args->cs_prev, !guarded && nT > 0 ? cs_row : nH));
     cg_copy(&run, nB, nH, cg_rows(args->h_last, nH), cg_in(guarded ? h_prev_before : nT > 0 ? args->h + (nT - 1) * h_step : args->h_prev, !guarded && nT > 0 ? h_row : nH));
     if (how & CELLGEN_MOVED(1) && given->i)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->i, given->strided ? given->strides + 2 : nullptr, nB, nH), i_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver_shown(&run, nT, nB, nH, cg_series(given->i, given->strided ? given->strides + 2 : nullptr, nB, nH), i_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->cs)
         cg_deliver(&run, nT, nB, nH, cg_series(given->cs, given->strided ? given->strides + 4 : nullptr, nB, nH), cs_ordered, args->reverse, (const unsigned char *)nullptr);
     if (how & CELLGEN_MOVED(3) && given->f)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->f, given->strided ? given->strides + 6 : nullptr, nB, nH), f_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver_shown(&run, nT, nB, nH, cg_series(given->f, given->strided ? given->strides + 6 : nullptr, nB, nH), f_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(4) && given->o)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->o, given->strided ? given->strides + 8 : nullptr, nB, nH), o_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver_shown(&run, nT, nB, nH, cg_series(given->o, given->strided ? given->strides + 8 : nullptr, nB, nH), o_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(5) && given->ci)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->ci, given->strided ? given->strides + 10 : nullptr, nB, nH), ci_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver_shown(&run, nT, nB, nH, cg_series(given->ci, given->strided ? given->strides + 10 : nullptr, nB, nH), ci_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(6) && given->co)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->co, given->strided ? given->strides + 12 : nullptr, nB, nH), co_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver_shown(&run, nT, nB, nH, cg_series(given->co, given->strided ? given->strides + 12 : nullptr, nB, nH), co_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(7) && given->h)
         cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 14 : nullptr, nB, nH), h_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
@@ -1555,7 +1558,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_cuda_sequence_backward)(
         own.h = cellgen_first(given->h, given->strided ? given->strides + 14 : nullptr, args->reverse, nT, nB, nH, own.strides + 14);
     }
     if (how & CELLGEN_MOVED(8) && given->d_i) {
-        cg_collect(&run, nT, nB, nH, d_i_ordered, cg_series(given->d_i, given->strided ? given->strides + 16 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nH, d_i_ordered, cg_series(given->d_i, given->strided ? given->strides + 16 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_i = d_i_ordered;
         cellgen_lay(own.strides + 16, nB, nH);
     } else {
@@ -1569,28 +1572,28 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(lstm_block_cell_cuda_sequence_backward)(
         own.d_cs = cellgen_first(given->d_cs, given->strided ? given->strides + 18 : nullptr, args->reverse, nT, nB, nH, own.strides + 18);
     }
     if (how & CELLGEN_MOVED(10) && given->d_f) {
-        cg_collect(&run, nT, nB, nH, d_f_ordered, cg_series(given->d_f, given->strided ? given->strides + 20 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nH, d_f_ordered, cg_series(given->d_f, given->strided ? given->strides + 20 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_f = d_f_ordered;
         cellgen_lay(own.strides + 20, nB, nH);
     } else {
         own.d_f = cellgen_first(given->d_f, given->strided ? given->strides + 20 : nullptr, args->reverse, nT, nB, nH, own.strides + 20);
     }
     if (how & CELLGEN_MOVED(11) && given->d_o) {
-        cg_collect(&run, nT, nB, nH, d_o_ordered, cg_series(given->d_o, given->strided ? given->strides + 22 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nH, d_o_ordered, cg_series(given->d_o, given->strided ? given->strides + 22 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_o = d_o_ordered;
         cellgen_lay(own.strides + 22, nB, nH);
     } else {
         own.d_o = cellgen_first(given->d_o, given->strided ? given->strides + 22 : nullptr, args->reverse, nT, nB, nH, own.strides + 22);
     }
     if (how & CELLGEN_MOVED(12) && given->d_ci) {
-        cg_collect(&run, nT, nB, nH, d_ci_ordered, cg_series(given->d_ci, given->strided ? given->strides + 24 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nH, d_ci_ordered, cg_series(given->d_ci, given->strided ? given->strides + 24 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_ci = d_ci_ordered;
         cellgen_lay(own.strides + 24, nB, nH);
     } else {
         own.d_ci = cellgen_first(given->d_ci, given->strided ? given->strides + 24 : nullptr, args->reverse, nT, nB, nH, own.strides + 24);
     }
     if (how & CELLGEN_MOVED(13) && given->d_co) {
-        cg_collect(&run, nT, nB, nH, d_co_ordered, cg_series(given->d_co, given->strided ? given->strides + 26 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nH, d_co_ordered, cg_series(given->d_co, given->strided ? given->strides + 26 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_co = d_co_ordered;
         cellgen_lay(own.strides + 26, nB, nH);
     } else {

@@ -737,31 +737,31 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_forward_settle)(
         }
         {
             real *made = memory->series_i.rows + step * memory->series_i.step + row * memory->series_i.row;
-            if (!counts) cg_copy_row(made, 0, nH);
+            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_i ? made - memory->series_i.step : 0, nH);
             if (memory->only_i && memory->args->i && (counts || step == 0))
                 cg_copy_row(memory->args->i + row * nH, made, nH);
         }
         {
             real *made = memory->series_f.rows + step * memory->series_f.step + row * memory->series_f.row;
-            if (!counts) cg_copy_row(made, 0, nH);
+            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_f ? made - memory->series_f.step : 0, nH);
             if (memory->only_f && memory->args->f && (counts || step == 0))
                 cg_copy_row(memory->args->f + row * nH, made, nH);
         }
         {
             real *made = memory->series_o.rows + step * memory->series_o.step + row * memory->series_o.row;
-            if (!counts) cg_copy_row(made, 0, nH);
+            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_o ? made - memory->series_o.step : 0, nH);
             if (memory->only_o && memory->args->o && (counts || step == 0))
                 cg_copy_row(memory->args->o + row * nH, made, nH);
         }
         {
             real *made = memory->series_ci.rows + step * memory->series_ci.step + row * memory->series_ci.row;
-            if (!counts) cg_copy_row(made, 0, nH);
+            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_ci ? made - memory->series_ci.step : 0, nH);
             if (memory->only_ci && memory->args->ci && (counts || step == 0))
                 cg_copy_row(memory->args->ci + row * nH, made, nH);
         }
         {
             real *made = memory->series_co.rows + step * memory->series_co.step + row * memory->series_co.row;
-            if (!counts) cg_copy_row(made, 0, nH);
+            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_co ? made - memory->series_co.step : 0, nH);
             if (memory->only_co && memory->args->co && (counts || step == 0))
                 cg_copy_row(memory->args->co + row * nH, made, nH);
         }
@@ -1076,12 +1076,12 @@ typedef struct {
     cg_series series_ci;
     cg_series series_co;
     cg_series series_h;
-    cg_series series_d_i;
+    cg_series series_d_i, step_d_i;
     cg_series series_d_cs;
-    cg_series series_d_f;
-    cg_series series_d_o;
-    cg_series series_d_ci;
-    cg_series series_d_co;
+    cg_series series_d_f, step_d_f;
+    cg_series series_d_o, step_d_o;
+    cg_series series_d_ci, step_d_ci;
+    cg_series series_d_co, step_d_co;
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
     real *reverse_2_panel_1; /* packed weights */
@@ -1096,6 +1096,16 @@ typedef struct {
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
     real *rows_cs; /* rows of many steps */
+    real *stage_d_i; /* of one step, zeros */
+    real *later_d_i; /* gradients of steps that repeat an earlier one */
+    real *stage_d_f; /* of one step, zeros */
+    real *later_d_f; /* gradients of steps that repeat an earlier one */
+    real *stage_d_o; /* of one step, zeros */
+    real *later_d_o; /* gradients of steps that repeat an earlier one */
+    real *stage_d_ci; /* of one step, zeros */
+    real *later_d_ci; /* gradients of steps that repeat an earlier one */
+    real *stage_d_co; /* of one step, zeros */
+    real *later_d_co; /* gradients of steps that repeat an earlier one */
     real *rows_d_x; /* rows of many steps */
     real *product_block; /* packed operands of weight gradients */
     unsigned char *counts; /* which steps count */
@@ -1113,21 +1123,21 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_rev
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_i_rows = memory->series_d_i.rows ? memory->series_d_i.rows + step * memory->series_d_i.step : memory->zeros;
-    const int64_t d_i_stride = memory->series_d_i.rows ? memory->series_d_i.row : 0;
+    const real *d_i_rows = memory->step_d_i.rows ? memory->step_d_i.rows + step * memory->step_d_i.step : memory->zeros;
+    const int64_t d_i_stride = memory->step_d_i.rows ? memory->step_d_i.row : 0;
     const real *d_cs_rows = memory->series_d_cs.rows ? memory->series_d_cs.rows + step * memory->series_d_cs.step : memory->zeros;
     const int64_t d_cs_stride = memory->series_d_cs.rows ? memory->series_d_cs.row : 0;
     const real *d_cs_next_rows = step < nT - 1 ? memory->d_cs_prev_pair + (step + 1) % 2 * nB * nH
         : memory->args->d_cs_last ? memory->args->d_cs_last : memory->zeros;
     const int64_t d_cs_next_stride = step < nT - 1 || memory->args->d_cs_last ? nH : 0;
-    const real *d_f_rows = memory->series_d_f.rows ? memory->series_d_f.rows + step * memory->series_d_f.step : memory->zeros;
-    const int64_t d_f_stride = memory->series_d_f.rows ? memory->series_d_f.row : 0;
-    const real *d_o_rows = memory->series_d_o.rows ? memory->series_d_o.rows + step * memory->series_d_o.step : memory->zeros;
-    const int64_t d_o_stride = memory->series_d_o.rows ? memory->series_d_o.row : 0;
-    const real *d_ci_rows = memory->series_d_ci.rows ? memory->series_d_ci.rows + step * memory->series_d_ci.step : memory->zeros;
-    const int64_t d_ci_stride = memory->series_d_ci.rows ? memory->series_d_ci.row : 0;
-    const real *d_co_rows = memory->series_d_co.rows ? memory->series_d_co.rows + step * memory->series_d_co.step : memory->zeros;
-    const int64_t d_co_stride = memory->series_d_co.rows ? memory->series_d_co.row : 0;
+    const real *d_f_rows = memory->step_d_f.rows ? memory->step_d_f.rows + step * memory->step_d_f.step : memory->zeros;
+    const int64_t d_f_stride = memory->step_d_f.rows ? memory->step_d_f.row : 0;
+    const real *d_o_rows = memory->step_d_o.rows ? memory->step_d_o.rows + step * memory->step_d_o.step : memory->zeros;
+    const int64_t d_o_stride = memory->step_d_o.rows ? memory->step_d_o.row : 0;
+    const real *d_ci_rows = memory->step_d_ci.rows ? memory->step_d_ci.rows + step * memory->step_d_ci.step : memory->zeros;
+    const int64_t d_ci_stride = memory->step_d_ci.rows ? memory->step_d_ci.row : 0;
+    const real *d_co_rows = memory->step_d_co.rows ? memory->step_d_co.rows + step * memory->step_d_co.step : memory->zeros;
+    const int64_t d_co_stride = memory->step_d_co.rows ? memory->step_d_co.row : 0;
     const real *d_h_rows = memory->series_d_h.rows ? memory->series_d_h.rows + step * memory->series_d_h.step : memory->zeros;
     const int64_t d_h_stride = memory->series_d_h.rows ? memory->series_d_h.row : 0;
     const real *d_h_next_rows = step < nT - 1 ? memory->d_h_prev_pair + (step + 1) % 2 * nB * nH
@@ -1538,6 +1548,16 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_prepare)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect_before(memory->now_cs_prev, memory->series_cs, memory->args->cs_prev, nB, nH, step, row_begin, row_end, memory->before);
+    if (memory->counts && memory->series_d_i.rows)
+        cg_collect_shown(memory->stage_d_i, memory->later_d_i, memory->series_d_i, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
+    if (memory->counts && memory->series_d_f.rows)
+        cg_collect_shown(memory->stage_d_f, memory->later_d_f, memory->series_d_f, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
+    if (memory->counts && memory->series_d_o.rows)
+        cg_collect_shown(memory->stage_d_o, memory->later_d_o, memory->series_d_o, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
+    if (memory->counts && memory->series_d_ci.rows)
+        cg_collect_shown(memory->stage_d_ci, memory->later_d_ci, memory->series_d_ci, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
+    if (memory->counts && memory->series_d_co.rows)
+        cg_collect_shown(memory->stage_d_co, memory->later_d_co, memory->series_d_co, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
 }
 
 static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_settle)(
@@ -1732,6 +1752,16 @@ static int64_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_cs, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->stage_d_i, real, tables, nB * nH);
+    CELLGEN_PLACE(memory->later_d_i, real, tables, nB * nH);
+    CELLGEN_PLACE(memory->stage_d_f, real, tables, nB * nH);
+    CELLGEN_PLACE(memory->later_d_f, real, tables, nB * nH);
+    CELLGEN_PLACE(memory->stage_d_o, real, tables, nB * nH);
+    CELLGEN_PLACE(memory->later_d_o, real, tables, nB * nH);
+    CELLGEN_PLACE(memory->stage_d_ci, real, tables, nB * nH);
+    CELLGEN_PLACE(memory->later_d_ci, real, tables, nB * nH);
+    CELLGEN_PLACE(memory->stage_d_co, real, tables, nB * nH);
+    CELLGEN_PLACE(memory->later_d_co, real, tables, nB * nH);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nH, nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
@@ -1873,16 +1903,21 @@ int CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward)(int64_t nT, int64
     here.series_h = cg_series_of(args->h, nT, nB, nH, strides ? strides + 14 : 0, reverse);
     even = even && cg_is_even(here.series_h, nB);
     here.series_d_i = cg_series_of(args->d_i, nT, nB, nH, strides ? strides + 16 : 0, reverse);
+    here.step_d_i = here.counts && args->d_i ? cg_own(here.stage_d_i, nH) : here.series_d_i;
     even = even && cg_is_even(here.series_d_i, nB);
     here.series_d_cs = cg_series_of(args->d_cs, nT, nB, nH, strides ? strides + 18 : 0, reverse);
     even = even && cg_is_even(here.series_d_cs, nB);
     here.series_d_f = cg_series_of(args->d_f, nT, nB, nH, strides ? strides + 20 : 0, reverse);
+    here.step_d_f = here.counts && args->d_f ? cg_own(here.stage_d_f, nH) : here.series_d_f;
     even = even && cg_is_even(here.series_d_f, nB);
     here.series_d_o = cg_series_of(args->d_o, nT, nB, nH, strides ? strides + 22 : 0, reverse);
+    here.step_d_o = here.counts && args->d_o ? cg_own(here.stage_d_o, nH) : here.series_d_o;
     even = even && cg_is_even(here.series_d_o, nB);
     here.series_d_ci = cg_series_of(args->d_ci, nT, nB, nH, strides ? strides + 24 : 0, reverse);
+    here.step_d_ci = here.counts && args->d_ci ? cg_own(here.stage_d_ci, nH) : here.series_d_ci;
     even = even && cg_is_even(here.series_d_ci, nB);
     here.series_d_co = cg_series_of(args->d_co, nT, nB, nH, strides ? strides + 26 : 0, reverse);
+    here.step_d_co = here.counts && args->d_co ? cg_own(here.stage_d_co, nH) : here.series_d_co;
     even = even && cg_is_even(here.series_d_co, nB);
     here.series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 28 : 0, reverse);
     even = even && cg_is_even(here.series_d_h, nB);

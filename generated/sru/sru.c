@@ -640,7 +640,7 @@ static void CELLGEN_NAME(sru_sequence_forward_settle)(
         }
         {
             real *made = memory->series_h.rows + step * memory->series_h.step + row * memory->series_h.row;
-            if (!counts) cg_copy_row(made, 0, nH);
+            if (!counts) cg_copy_row(made, found == CELLGEN_HELD && !memory->only_h ? made - memory->series_h.step : 0, nH);
             if (memory->only_h && memory->args->h && (counts || step == 0))
                 cg_copy_row(memory->args->h + row * nH, made, nH);
         }
@@ -889,7 +889,7 @@ typedef struct {
     cg_stop *stop;
     cg_series series_x, step_x, across_x;
     cg_series series_c;
-    cg_series series_d_h, across_d_h;
+    cg_series series_d_h, step_d_h, across_d_h;
     cg_series series_d_c;
     cg_series series_d_x, across_d_x;
     real *deferred_5_panel_1; /* packed weights */
@@ -905,6 +905,8 @@ typedef struct {
     real *rows_c_prev; /* states before many steps */
     real *stage_x; /* of one step, zeros */
     real *rows_x; /* rows of many steps */
+    real *stage_d_h; /* of one step, zeros */
+    real *later_d_h; /* gradients of steps that repeat an earlier one */
     real *rows_d_h; /* rows of many steps */
     real *rows_d_x; /* rows of many steps */
     real *product_block; /* packed operands of weight gradients */
@@ -922,8 +924,8 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_sequence_backward_reverse_1)(
     const int64_t nB = memory->nB;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *d_h_rows = memory->series_d_h.rows ? memory->series_d_h.rows + step * memory->series_d_h.step : memory->zeros;
-    const int64_t d_h_stride = memory->series_d_h.rows ? memory->series_d_h.row : 0;
+    const real *d_h_rows = memory->step_d_h.rows ? memory->step_d_h.rows + step * memory->step_d_h.step : memory->zeros;
+    const int64_t d_h_stride = memory->step_d_h.rows ? memory->step_d_h.row : 0;
     const real *d_c_rows = memory->series_d_c.rows ? memory->series_d_c.rows + step * memory->series_d_c.step : memory->zeros;
     const int64_t d_c_stride = memory->series_d_c.rows ? memory->series_d_c.row : 0;
     const real *d_c_next_rows = step < nT - 1 ? memory->d_c_prev_pair + (step + 1) % 2 * nB * nH
@@ -1240,6 +1242,10 @@ static void CELLGEN_NAME(sru_sequence_backward_prepare)(
     cg_collect_before(memory->now_c_prev, memory->series_c, memory->args->c_prev, nB, nH, step, row_begin, row_end, memory->before);
     if (memory->counts)
         cg_collect(memory->stage_x, memory->series_x, nB, nH, step, row_begin, row_end, memory->counts);
+    if (memory->counts && memory->series_d_h.rows)
+        cg_collect_shown(memory->stage_d_h, memory->later_d_h, memory->series_d_h, nT, nB, nH, step, row_begin, row_end, memory->window, memory->counts);
+    if (memory->counts && memory->series_d_h.rows)
+        cg_collect(memory->rows_d_h + step % memory->chunk_steps * nB * nH, memory->step_d_h, nB, nH, 0, row_begin, row_end, 0);
 }
 
 static void CELLGEN_NAME(sru_sequence_backward_settle)(
@@ -1281,7 +1287,7 @@ static void CELLGEN_NAME(sru_sequence_backward_collect)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nH, (void)step, (void)row_begin, (void)row_end;
     cg_collect(memory->rows_x, memory->series_x, nB, nH, step, row_begin, row_end, memory->counts);
-    cg_collect(memory->rows_d_h, memory->series_d_h, nB, nH, step, row_begin, row_end, memory->counts);
+    if (!memory->counts) cg_collect(memory->rows_d_h, memory->series_d_h, nB, nH, step, row_begin, row_end, memory->counts);
     cg_collect_before(memory->rows_c_prev, memory->series_c, memory->args->c_prev, nB, nH, step, row_begin, row_end, memory->before);
 }
 
@@ -1428,6 +1434,8 @@ static int64_t CELLGEN_NAME(sru_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_c_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->stage_x, real, tables, nB * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nH);
+    CELLGEN_PLACE(memory->stage_d_h, real, tables, nB * nH);
+    CELLGEN_PLACE(memory->later_d_h, real, tables, nB * nH);
     CELLGEN_PLACE(memory->rows_d_h, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->product_block, real, 1, nH * cellgen_depth_of(chunk_rows));
@@ -1559,6 +1567,7 @@ int CELLGEN_NAME(sru_sequence_backward)(int64_t nT, int64_t nB, int64_t nH,
     here.series_c = cg_series_of(args->c, nT, nB, nH, strides ? strides + 2 : 0, reverse);
     even = even && cg_is_even(here.series_c, nB);
     here.series_d_h = cg_series_of(args->d_h, nT, nB, nH, strides ? strides + 4 : 0, reverse);
+    here.step_d_h = here.counts && args->d_h ? cg_own(here.stage_d_h, nH) : here.series_d_h;
     even = even && cg_is_even(here.series_d_h, nB);
     here.series_d_c = cg_series_of(args->d_c, nT, nB, nH, strides ? strides + 6 : 0, reverse);
     even = even && cg_is_even(here.series_d_c, nB);

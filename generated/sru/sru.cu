@@ -661,6 +661,7 @@ CELLGEN_CUDA_API int64_t CELLGEN_CUDA_NAME(sru_cuda_sequence_forward_workspace_s
     return 256 + (with_blas ? CELLGEN_CUBLAS_WORKSPACE : 0)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char)
+         + CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(1, nT * nB * nH), store)
          + CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(2, nT * nB * nH), store)
@@ -699,6 +700,8 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_forward)(
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
     unsigned char *const step_fresh = (unsigned char *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), unsigned char);
+    int32_t *const step_before = (int32_t *)(void *)memory;
+    memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_GUARDED(nT * nB), int32_t);
     store *const x_ordered = (store *)(void *)memory;
     memory += CELLGEN_CUDA_BYTES(CELLGEN_IF_MOVED(0, nT * nB * nH), store);
     store *const h_ordered = (store *)(void *)memory;
@@ -717,7 +720,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_forward)(
     const int status = cellgen_begin_run(&run, args->stream, args->blas, memory);
     if (status) return status;
     if (guarded)
-        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, (int32_t *)nullptr);
+        cg_fill_tables(&run, nT, nB, args->lengths, cg_series(given->mask, given->strided ? given->strides + 6 : nullptr, nB, 1), cg_series(given->reset, given->strided ? given->strides + 8 : nullptr, nB, 1), args->reverse, args->hold, step_counts, step_fresh, step_before);
     if (how & CELLGEN_MOVED(0)) {
         cg_collect(&run, nT, nB, nH, x_ordered, cg_series(given->x, given->strided ? given->strides + 0 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
         own.x = x_ordered;
@@ -780,7 +783,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_forward)(
     }
     cg_copy(&run, nB, nH, cg_rows(args->c_last, nH), cg_in(guarded ? c_prev_before : nT > 0 ? args->c + (nT - 1) * c_step : args->c_prev, !guarded && nT > 0 ? c_row : nH));
     if (how & CELLGEN_MOVED(1) && given->h)
-        cg_deliver(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), h_ordered, args->reverse, guarded ? step_counts : nullptr);
+        cg_deliver_shown(&run, nT, nB, nH, cg_series(given->h, given->strided ? given->strides + 2 : nullptr, nB, nH), h_ordered, args->reverse, guarded ? step_counts : nullptr, step_before);
     if (how & CELLGEN_MOVED(2) && given->c)
         cg_deliver(&run, nT, nB, nH, cg_series(given->c, given->strided ? given->strides + 4 : nullptr, nB, nH), c_ordered, args->reverse, (const unsigned char *)nullptr);
     return run.error;
@@ -1159,7 +1162,7 @@ CELLGEN_CUDA_API int CELLGEN_CUDA_NAME(sru_cuda_sequence_backward)(
         own.c = cellgen_first(given->c, given->strided ? given->strides + 2 : nullptr, args->reverse, nT, nB, nH, own.strides + 2);
     }
     if (how & CELLGEN_MOVED(2) && given->d_h) {
-        cg_collect(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, guarded ? step_counts : nullptr);
+        cg_collect_shown(&run, nT, nB, nH, d_h_ordered, cg_series(given->d_h, given->strided ? given->strides + 4 : nullptr, nB, nH), args->reverse, args->window, guarded ? step_counts : nullptr);
         own.d_h = d_h_ordered;
         cellgen_lay(own.strides + 4, nB, nH);
     } else {

@@ -41,8 +41,15 @@ class OverTime:
         rows = "CELLGEN_IF_GUARDED(nT * nB)"
         self.counts = memory.add("step_counts", "unsigned char", rows)
         self.fresh = memory.add("step_fresh", "unsigned char", rows)
+        states = {str(link.next.name) for link in links}
+        outputs = {str(v.name): programs.upstream[v] for v in programs.outputs}
+        self.shown = {  # outputs that are no states, or their gradients
+            str(gradient.name) if self.is_backward else name
+            for name, gradient in outputs.items()
+            if name not in states
+        }
         self.source = "(int32_t *)nullptr"
-        if self.is_backward:
+        if self.is_backward or self.shown:
             self.source = memory.add("step_before", "int32_t", rows)
         self.given = [a for a in signature.struct_members if a.over_time]
         self.made = [a for a in signature.results if a.over_time]
@@ -142,9 +149,12 @@ class OverTime:
         if item in self.made:
             return []
         counts = f"guarded ? {self.counts} : nullptr"
+        routine, window = "cg_collect", ""
+        if item.name in self.shown:
+            routine, window = "cg_collect_shown", "args->window, "
         return [
-            f"    cg_collect(&run, nT, nB, {_units(item)}, {self.ordered[item.name]}, "
-            f"{self._series(item)}, args->reverse, {counts});"
+            f"    {routine}(&run, nT, nB, {_units(item)}, {self.ordered[item.name]}, "
+            f"{self._series(item)}, args->reverse, {window}{counts});"
         ]
 
     def _collect_before(self, link: StateLink) -> str:
@@ -197,13 +207,15 @@ class OverTime:
         states = {str(link.next.name) for link in self.programs.links}
         lines = []
         for item in self.made:
-            counts = "(const unsigned char *)nullptr"
+            routine, counts = "cg_deliver", "(const unsigned char *)nullptr"
             if item.name not in states:
                 counts = f"guarded ? {self.counts} : nullptr"
+            if item.name in self.shown:
+                routine, counts = "cg_deliver_shown", f"{counts}, {self.source}"
             wanted = "" if self.is_backward else f" && given->{item.name}"
             lines += [
                 f"if (how & CELLGEN_MOVED({self.places[item.name]}){wanted})",
-                f"    cg_deliver(&run, nT, nB, {_units(item)}, {self._series(item)}, "
+                f"    {routine}(&run, nT, nB, {_units(item)}, {self._series(item)}, "
                 f"{self.ordered[item.name]}, args->reverse, {counts});",
             ]
         return lines
