@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableSequence
 from dataclasses import dataclass
 from operator import attrgetter
 from struct import Struct
@@ -35,6 +35,7 @@ from .arguments import (
 )
 from .build import Built, Library
 from .errors import ArgumentError, CellgenError
+from .interrupt import heeding_signals
 from .results import Array, Results, result_class
 
 Out: TypeAlias = Mapping[str, Array | None] | tuple[Array | None, ...] | Array | None
@@ -119,20 +120,7 @@ class KernelFunction:
 
     def __call__(self, /, *, out: Out = None, **arguments: object) -> Results:
         """Call the C function. Raises ArgumentError, BuildError, MemoryError."""
-        scalars = self._take_scalars(arguments) if self._scalars else ()
-        for name in self._nullable:
-            if name in arguments and arguments[name] is None:
-                del arguments[name]
-        results = {} if out is None else take_out(self.__qualname__, self._fields, out)
-        plan = self._find_plan(arguments, results)
-        view, pointer = plan.view, plan.pointer
-        members = [view(pointer, arguments[name]) for name in plan.arrays]
-        for place, value in sorted((*plan.nulls, *scalars)) if plan.nulls else scalars:
-            members.insert(place, value)
-        for name, shape in plan.fresh:
-            results[name] = np.empty(shape, plan.dtype)
-        ordered = [results[name] for name in self._fields]
-        members += [view(pointer, array) for array in ordered]
+        plan, members, ordered = self._gather(out, arguments)
         if plan.workspace is not None:
             memory = take_workspace(self.__qualname__, plan.workspace, plan.dims)
             members += (memory.pointer, memory.bytes)
@@ -143,6 +131,52 @@ class KernelFunction:
         if code:
             raise defect(self.__qualname__, plan, code)
         return tuple.__new__(self.result, ordered)
+
+    def bind(self, /, *, out: Out = None, **arguments: object) -> BoundCall:
+        """Check a call once, for many: ``bound = forward.bind(...)``, then ``bound()``.
+
+        Takes what a call takes. Every ``bound()`` reads the arrays that were given, as they are by
+        then, writes to the same results and returns those. Raises ArgumentError, BuildError,
+        MemoryError.
+        """
+        plan, members, ordered = self._gather(out, arguments)
+        if plan.workspace is not None:
+            memory = take_workspace(self.__qualname__, plan.workspace, plan.dims)
+            members += (memory.pointer, memory.bytes)
+        struct = plan.new(plan.struct, members)
+        if plan.given:
+            refuse_overlap(self.__qualname__, plan, struct)
+        where, results = self.__qualname__, tuple.__new__(self.result, ordered)
+        return BoundCall(
+            where,
+            plan,
+            struct,
+            members,
+            results,
+            lambda code: defect(where, plan, code),
+            plan.workspace,
+        )
+
+    def _gather(
+        self, out: Out, arguments: dict[str, object]
+    ) -> tuple[Plan, list[object], list[Array]]:
+        """Check a call; return its plan, the members of its C struct but for the workspace, and
+        its results."""
+        scalars = self._take_scalars(arguments) if self._scalars else ()
+        for name in self._nullable:
+            if name in arguments and arguments[name] is None:
+                del arguments[name]
+        results = {} if out is None else take_out(self.__qualname__, self._fields, out)
+        plan = self._find_plan(arguments, results)
+        view, pointer = plan.view, plan.pointer
+        members: list[object] = [view(pointer, arguments[name]) for name in plan.arrays]
+        for place, value in sorted((*plan.nulls, *scalars)) if plan.nulls else scalars:
+            members.insert(place, value)
+        for name, shape in plan.fresh:
+            results[name] = np.empty(shape, plan.dtype)
+        ordered = [results[name] for name in self._fields]
+        members += [view(pointer, array) for array in ordered]
+        return plan, members, ordered
 
     look: Callable[[object], object] = staticmethod(
         attrgetter("__class__", "dtype", "shape", "flags.num")
@@ -182,6 +216,68 @@ class KernelFunction:
             self._plans.clear()
         self._plans[(key, *results) if results else key] = plan
         return plan
+
+
+class BoundCall:
+    """A call that has been checked, on arrays that stay: ``bound()`` runs it and returns them.
+
+    What is left of a call is the C function: the way to call over and over, where a call takes
+    microseconds. ``results`` are the arrays that every ``bound()`` writes, also the first time.
+    Change the contents of the arrays that were given, never their memory; run-time scalars,
+    lengths and weights from ``pack`` stay as they were. Workspace and team are those of the thread
+    that calls. Two threads cannot run one at a time: each binds its own.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        plan: Plan,
+        struct: Pointer,
+        keep: object,
+        results: Results,
+        failure: Callable[[int], CellgenError],
+        workspace: int | None,
+        team: Callable[[], object] | None = None,
+        stop: MutableSequence[int] | None = None,
+    ) -> None:
+        self.results = results
+        self._where, self._plan, self._struct, self._keep = where, plan, struct, keep
+        self._failure, self._workspace = failure, workspace
+        self._team, self._stop = team, stop
+        self._memory: Memory | None = None
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        dims = ", ".join(map(str, self._plan.dims))
+        return f"<bound call of {self._where}, dimensions {dims}, {self._plan.dtype}>"
+
+    def __call__(self) -> Results:
+        """Run. Raises MemoryError; CellgenError where another thread is running it."""
+        if not self._lock.acquire(blocking=False):
+            raise CellgenError(
+                f"{self._where}: this bound call is running already, expected one thread at a "
+                f"time, since all write to the same results; bind one for each thread",
+                code="kernel",
+            )
+        try:
+            plan, struct = self._plan, self._struct
+            if self._workspace is not None:
+                memory = take_workspace(self._where, self._workspace, plan.dims)
+                if memory is not self._memory:
+                    struct.workspace, struct.workspace_bytes = memory.pointer, memory.bytes  # type: ignore[attr-defined]
+                    self._memory = memory
+            if self._team is not None:
+                struct.team = self._team()  # type: ignore[attr-defined]
+            if self._stop is None:
+                code = plan.call(*plan.dims, struct)
+            else:
+                self._stop[0] = 0
+                code = heeding_signals(lambda: plan.call(*plan.dims, struct), self._stop)
+        finally:
+            self._lock.release()
+        if code:
+            raise self._failure(code)
+        return self.results
 
 
 def make_plan(kernel: Owner, function: Function, checked: Checked) -> Plan:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from .arguments import (
 )
 from .call import (
     KEPT_PLANS,
+    BoundCall,
     KernelFunction,
     Memory,
     Out,
@@ -128,6 +129,28 @@ class TimePlan(Plan):
     made: tuple[tuple[str, tuple[int, ...], Callable[..., Array]], ...]
 
 
+class CheckedCall(NamedTuple):
+    """A call that passed every check: arguments time-first, the arrays of ``out``, and run-time
+    scalars by their places in the struct."""
+
+    plan: TimePlan
+    arguments: dict[str, object]
+    results: dict[str, Array]
+    scalars: Sequence[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A call that only has to be made: its struct, what must stay alive until then, every array of
+    its results by name, bytes of workspace, and the flag that ends it, if it is a long one."""
+
+    struct: Pointer
+    keep: object
+    found: dict[str, Array | None]
+    workspace: int
+    stop: Any
+
+
 class TimeFunction(KernelFunction):
     """A function over time: runs on a team of threads, on the steps that its options say."""
 
@@ -166,6 +189,67 @@ class TimeFunction(KernelFunction):
 
         ``packed`` is given here where it is the only option, as in inference step by step.
         """
+        call = self._check(arguments, out, options)
+        plan = call.plan
+        if plan.plain and options is NONE:
+            return self._run_plain(call, threads, save=save, packed=packed)
+        if packed is not None:
+            options = Options(packed=packed)
+        prepared = self._prepare(call, options, threads, save=save)
+        struct, stop = prepared.struct, prepared.stop
+        if stop is not None:
+            code = heeding_signals(lambda: plan.call(*plan.dims, struct), stop)
+        else:
+            code = plan.call(*plan.dims, struct)
+        if code:
+            raise self._failure(plan, code, options)
+        return prepared.found
+
+    def bind(self, /, *, out: Out = None, **call: object) -> BoundCall:
+        """Check a call once, for many: ``bound = sequence_forward.bind(...)``, then ``bound()``.
+
+        Takes what a call takes, but for ``bp_lim``. Every ``bound()`` reads the arrays that were
+        given, as they are by then (but lengths as they were), writes to the same results and
+        returns those. Raises ArgumentError, BuildError, MemoryError.
+        """
+        chosen: dict[str, Any] = {
+            option.name: call.pop(option.name, option.default)
+            for option in _option_parameters(type(self))
+        }
+        threads, save, arguments = chosen.pop("threads"), chosen.pop("save", False), call
+        self._take_saved(arguments, chosen.pop("saved", None))
+        if chosen.pop("bp_lim", None) is not None:
+            raise ArgumentError(
+                f"{self.__qualname__}.bind: bp_lim is given, expected none: it takes several calls "
+                f"of other dimensions; call {self.__qualname__} itself"
+            )
+        usual = all(value is getattr(NONE, name) for name, value in chosen.items())
+        options = NONE if usual else Options(**chosen)
+        if options.packed is not None:
+            self._take_packed(arguments, options.packed)
+        if save and options.last_only:
+            options = replace(options, last_only=False)
+        checked = self._check(arguments, out, options)
+        plan, made = checked.plan, self._prepare(checked, options, threads, save=save)
+        library, interface = self._kernel.library(), self._kernel.interface
+        count = thread_count(threads, self.__qualname__)
+        return BoundCall(
+            self.__qualname__,
+            plan,
+            made.struct,
+            (made.keep, checked),
+            self._named(made.found, save=save),
+            lambda code: self._failure(plan, code, options),
+            made.workspace,
+            None if count == 1 else lambda: threads_team(library, interface, count),
+            made.stop,
+        )
+
+    def _take_saved(self, arguments: dict[str, object], saved: Results | None) -> None:
+        """Unfold ``saved`` into the arguments that come from the forward pass, if any do."""
+
+    def _check(self, arguments: dict[str, object], out: Out, options: Options) -> CheckedCall:
+        """Look at everything a call was given, and find its plan."""
         scalars = self._take_scalars(arguments)
         for name in self._nullable:
             if name in arguments and arguments[name] is None:
@@ -181,10 +265,17 @@ class TimeFunction(KernelFunction):
             arguments, results = self._time_first(arguments), self._time_first(results)
         plan = self._find_plan(arguments, results)
         assert isinstance(plan, TimePlan)
-        if plan.plain and options is NONE:
-            return self._run_plain(plan, arguments, scalars, threads, save=save, packed=packed)
-        if packed is not None:
-            options = Options(packed=packed)
+        return CheckedCall(plan, arguments, results, scalars)
+
+    def _named(self, found: Mapping[str, Array | None], *, save: bool) -> Results:
+        """Make the named tuple of a call's results."""
+        raise NotImplementedError
+
+    def _prepare(
+        self, call: CheckedCall, options: Options, threads: int | None, *, save: bool
+    ) -> Prepared:
+        """Allocate results and workspace, and fill the struct of a call."""
+        plan, arguments, results, scalars = call
         library = self._kernel.library()
         view, pointer = plan.view, plan.pointer
         found: dict[str, Array | None] = {}
@@ -235,26 +326,17 @@ class TimeFunction(KernelFunction):
             self._refuse_shared(arguments, results)
         elif plan.given:
             refuse_overlap(self.__qualname__, plan, struct)
-        if plan.long:
-            code = heeding_signals(lambda: plan.call(*plan.dims, struct), stop)
-        else:
-            code = plan.call(*plan.dims, struct)
-        del keep
-        if code:
-            raise self._failure(plan, code, options)
-        return (self._time_first(found) if options.batch_first else found) | shown
+        if options.batch_first:
+            found = self._time_first(found)
+        return Prepared(
+            struct, (keep, members), {**found, **shown}, size, stop if plan.long else None
+        )
 
     def _run_plain(
-        self,
-        plan: TimePlan,
-        arguments: dict[str, object],
-        scalars: Sequence[tuple[int, float]],
-        threads: int | None,
-        *,
-        save: bool,
-        packed: Packed | None,
+        self, call: CheckedCall, threads: int | None, *, save: bool, packed: Packed | None
     ) -> dict[str, Array | None]:
         """Call for all steps of arrays without gaps: what is left of ``_run`` in the usual case."""
+        plan, arguments, _, scalars = call
         library = self._kernel.library()
         view, pointer, dtype, null = plan.view, plan.pointer, plan.dtype, library.ffi.NULL
         saves = () if save else self._saves
@@ -625,6 +707,9 @@ class SequenceForward(TimeFunction):
         if packed is not None:
             self._take_packed(arguments, packed)
         found = self._run(arguments, out, options, threads, save=save, packed=alone)
+        return self._named(found, save=save)
+
+    def _named(self, found: Mapping[str, Array | None], *, save: bool) -> Results:
         kept = tuple.__new__(self.saved, [found[n] for n in self._saves]) if save else None
         return tuple.__new__(self.result, [*(found.get(n) for n in self._fields), kept])
 
@@ -706,6 +791,9 @@ class SequenceBackward(TimeFunction):
                 flush_denormals=flush_denormals,
             )
         found = self._run(arguments, out, options, threads, packed=alone)
+        return self._named(found, save=False)
+
+    def _named(self, found: Mapping[str, Array | None], *, save: bool) -> Results:
         return tuple.__new__(self.result, [found[name] for name in self._fields])
 
     def _truncated(

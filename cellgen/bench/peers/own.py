@@ -71,7 +71,7 @@ def kernel_of(selector: str) -> Kernel:
 
 
 def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
-    """Call the compiled functions; results are allocated by every call, as by default.
+    """Bind the compiled functions to the arrays, as ONNX Runtime's session is bound to its own.
 
     A forward pass finds its weights packed, as inference does; a training step packs them itself.
     """
@@ -89,32 +89,33 @@ def prepare(problem: Problem, mode: Mode, threads: int) -> Prepared:
     if mode is Mode.FORWARD:
         inference["packed"] = kernel.pack(**weights)
 
-    def forward() -> Results:
-        return kernel.sequence_forward(**inference, threads=threads, **how)
-
+    if mode is Mode.FORWARD:
+        bound = kernel.sequence_forward.bind(**inference, threads=threads, **how)
+        return Prepared(bound, lambda found: _compared(problem, mode, (found,)))
     taken = {argument.name for argument in kernel.sequence_backward.function.arguments}
     passed_on = [name for name, _ in problem.outputs if name in taken]
 
+    forward = kernel.sequence_forward.bind(**arrays, threads=threads, save=True, **how)
+    done: Any = forward.results
+    backward = kernel.sequence_backward.bind(
+        **arrays,
+        **{name: getattr(done, name) for name in passed_on},
+        **upstream,
+        saved=done.saved,
+        threads=threads,
+        **how,
+    )
+
     def both() -> tuple[Results, Results]:
-        done = kernel.sequence_forward(**arrays, threads=threads, save=True, **how)
-        outputs = {name: getattr(done, name) for name in passed_on}
-        gradients = kernel.sequence_backward(
-            **arrays,
-            **outputs,
-            **upstream,
-            saved=done.saved,
-            threads=threads,
-            **how,
-        )
-        return done, gradients
+        return forward(), backward()
 
-    def results(found: object) -> Arrays:
-        parts = found if mode is Mode.BOTH else (found,)
-        assert isinstance(parts, tuple)
-        named = {name: a for part in parts for name, a in part._asdict().items()}
-        return {name: named[name] for name in problem.compared[mode]}
+    return Prepared(both, lambda found: _compared(problem, mode, found))
 
-    return Prepared(both if mode is Mode.BOTH else forward, results)
+
+def _compared(problem: Problem, mode: Mode, found: Any) -> Arrays:
+    """Name the arrays that peers have too."""
+    named = {name: a for part in found for name, a in part._asdict().items()}
+    return {name: named[name] for name in problem.compared[mode]}
 
 
 def sgemm(n: int, threads: int) -> Callable[[], object]:

@@ -1,0 +1,274 @@
+"""Bound calls: checked once, on arrays that stay; the C function is what is left of a call."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import threading
+import tracemalloc
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+import cellgen
+from cellgen.abi import axis_length
+from cellgen.call import BoundCall
+from cellgen.errors import ArgumentError, CellgenError
+
+SIZES = {"T": 5, "B": 4, "I": 3, "H": 18}
+RNG = np.random.default_rng(3)
+MASK = RNG.random((5, 4)) < 0.6
+
+
+@cache
+def kernel(name: str = "gru") -> cellgen.Kernel:
+    return cellgen.load(name)
+
+
+def draw(function, optional=False, dtype=np.float32):
+    rng = np.random.default_rng(0)
+    return {
+        a.name: rng.normal(size=[axis_length(axis, SIZES) for axis in a.shape]).astype(dtype)
+        for a in function.function.arguments
+        if not a.is_scalar and a.optional == optional and (a.used or optional) and not a.saved
+    }
+
+
+def same(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        if isinstance(one, tuple):
+            same(one, other)
+        elif one is None or other is None:
+            assert one is other
+        else:
+            np.testing.assert_array_equal(one, other)
+
+
+OPTIONS = {
+    "none": {},
+    "one thread": {"threads": 1},
+    "saved": {"save": True},
+    "lengths": {"lengths": np.array([5, 0, 2, 3])},
+    "mask, last only": {"mask": MASK, "last_only": True},
+    "reverse": {"reverse": True, "flush_denormals": True},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("name", ["gru", "sru", "lstm_block_cell"])
+def test_a_bound_call_does_what_the_call_does(name, options):
+    forward = kernel(name).sequence_forward
+    arrays = draw(forward)
+    bound = forward.bind(**arrays, **options)
+    assert isinstance(bound, BoundCall)
+    same(bound(), forward(**arrays, **options))
+    for array in arrays.values():
+        array *= 0.5  # in place: the next run reads what is there by then
+    found = bound()
+    same(found, forward(**arrays, **options))
+    assert found is bound.results
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 2}, {"mask": MASK, "reverse": True}], ids=str)
+def test_a_bound_training_step(options):
+    k = kernel("lstm")
+    arrays, upstream = draw(k.sequence_forward), draw(k.sequence_backward, optional=True)
+    given = {name: value for name, value in options.items() if name != "window"}
+    forward = k.sequence_forward.bind(**arrays, **given, save=True, threads=2)
+    y = forward.results
+    taken = {**arrays, "h": y.h, "c": y.c, **upstream}
+    backward = k.sequence_backward.bind(**taken, saved=y.saved, **options, threads=2)
+    for _ in range(3):
+        forward(), backward()
+        once = k.sequence_forward(**arrays, **given, save=True, threads=1)
+        taken |= {"h": once.h, "c": once.c}
+        same(
+            backward.results,
+            k.sequence_backward(**taken, saved=once.saved, **options, threads=1),
+        )
+        for name, gradient in backward.results._asdict().items():
+            arrays[name.removeprefix("d_")] -= np.float32(0.01) * gradient
+
+
+def test_a_step_can_be_bound():
+    forward = kernel().forward
+    arrays = draw(forward)
+    out = np.empty_like(arrays["h_prev"])
+    bound = forward.bind(**arrays, out=(out,))
+    for _ in range(3):
+        assert bound().h is out
+        same([out], forward(**arrays))
+        arrays["h_prev"][...] = out
+
+
+def test_batch_first_and_strided_arrays_are_written_where_they_are():
+    forward = kernel().sequence_forward
+    arrays = draw(forward)
+    turned = {**arrays, "x": np.ascontiguousarray(arrays["x"].swapaxes(0, 1))}
+    room = np.zeros((4, 10, 18), np.float32)
+    bound = forward.bind(**turned, batch_first=True, out={"h": room[:, ::2]})
+    assert np.shares_memory(bound().h, room)
+    same([room[:, ::2].swapaxes(0, 1)], [forward(**arrays).h])
+    assert not room[:, 1::2].any()
+
+
+def test_packed_weights_and_scalars_are_bound():
+    k = cellgen.load("sru")
+    arrays = draw(k.sequence_forward)
+    weights = {a.name for a in k.sequence_forward.function.arguments if a.is_weight}
+    packed = k.pack(**{name: arrays[name] for name in weights if name in arrays}, alpha=1.5)
+    rest = {name: array for name, array in arrays.items() if name not in weights}
+    bound = k.sequence_forward.bind(**rest, packed=packed)
+    same(bound(), k.sequence_forward(**arrays, alpha=1.5))
+
+
+def test_nothing_is_allocated_but_by_binding():
+    """A call's results are 9 kB here, those of tracemalloc's own bookkeeping left out."""
+    forward = kernel("lstm").sequence_forward
+    arrays = draw(forward)
+    bound = forward.bind(**arrays, threads=1)
+
+    def peak(call):
+        call()
+        gc.collect()
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            call()
+            return tracemalloc.get_traced_memory()[1] - before
+        finally:
+            tracemalloc.stop()
+
+    results = sum(array.nbytes for array in bound.results if array is not None)
+    assert peak(lambda: forward(**arrays, threads=1)) > results
+    assert peak(bound) < results / 4
+
+
+def test_arrays_live_as_long_as_what_is_bound():
+    forward = kernel().sequence_forward
+    arrays = draw(forward)
+    expected = forward(**arrays)
+    bound = forward.bind(**{name: array.copy() for name, array in arrays.items()})
+    gc.collect()
+    same(bound(), expected)
+    owned = np.zeros(SIZES["B"] * SIZES["H"], np.float32)
+    second = forward.bind(**{**arrays, "h_prev": owned.reshape(4, 18)})
+    with pytest.raises(ValueError, match="resize"):
+        owned.resize(1)
+    second()
+
+
+def test_other_calls_between_take_the_same_workspace():
+    small, large = kernel("gru"), kernel("lstm")
+    arrays = draw(small.sequence_forward)
+    expected = small.sequence_forward(**arrays)
+    bound = small.sequence_forward.bind(**arrays)
+    wide = {**SIZES, "T": 50, "B": 64, "H": 200}
+    rng = np.random.default_rng(0)
+    others = {
+        a.name: rng.normal(size=[axis_length(axis, wide) for axis in a.shape]).astype(np.float32)
+        for a in large.sequence_forward.function.arguments
+    }
+    large.sequence_forward(**others)
+    same(bound(), expected)
+
+
+def test_two_threads_bind_for_themselves():
+    forward = kernel().sequence_forward
+    arrays = draw(forward)
+    expected = forward(**arrays)
+    bound, failures = forward.bind(**arrays, threads=2), []
+
+    def run():
+        own = forward.bind(**arrays, threads=2)
+        for _ in range(20):
+            try:
+                same(own(), expected)
+            except AssertionError as error:
+                failures.append(error)
+
+    workers = [threading.Thread(target=run) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failures
+    same(bound(), expected)
+    assert bound._lock.acquire(blocking=False)  # as another thread has it while it runs
+    try:
+        with pytest.raises(CellgenError, match=r"gru.sequence_forward: this bound call is running"):
+            bound()
+    finally:
+        bound._lock.release()
+    same(bound(), expected)
+
+
+def _in_child(bound, expected, queue):
+    same(bound(), expected)
+    queue.put("done")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_runs_it_on_threads_of_its_own():
+    forward = kernel().sequence_forward
+    arrays = draw(forward)
+    bound = forward.bind(**arrays, threads=2)
+    expected = tuple(a if a is None else a.copy() for a in bound())
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=_in_child, args=(bound, expected, queue))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert queue.get() == "done"
+    same(bound(), expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": np.zeros((5, 4), np.float32)}, "gru.sequence_forward: x has 2 axes"),
+        ({"nonsense": 1}, "unknown argument 'nonsense'"),
+        ({"threads": 0}, "threads is 0, expected a number from 1"),
+        ({"lengths": np.array([9, 0, 0, 0])}, r"lengths\[0\] is 9, expected 0 to T = 5"),
+        ({"out": {"h": None, "g": None}}, "out has an unknown result 'g'"),
+    ],
+)
+def test_binding_checks_what_a_call_checks(change, message):
+    forward = kernel().sequence_forward
+    with pytest.raises(ArgumentError, match=message):
+        forward.bind(**{**draw(forward), **change})
+
+
+def test_results_may_not_share_memory_with_arguments():
+    forward = kernel().sequence_forward
+    arrays = draw(forward)
+    with pytest.raises(ArgumentError, match="out h_last shares memory with the argument h_prev"):
+        forward.bind(**arrays, out={"h_last": arrays["h_prev"]})
+
+
+def test_truncation_term_by_term_is_no_single_call():
+    k = kernel()
+    arrays = draw(k.sequence_forward)
+    y = k.sequence_forward(**arrays, save=True)
+    with pytest.raises(ArgumentError, match=r"sequence_backward.bind: bp_lim is given, expected"):
+        k.sequence_backward.bind(**arrays, h=y.h, saved=y.saved, d_h=y.h, bp_lim=2)
+
+
+def test_an_unfit_plan_is_the_callers():
+    forward = kernel().sequence_forward
+    plan = forward.plan(**SIZES, threads=2)
+    bound = forward.bind(
+        **draw(forward), threads=2, plan=replace(plan, by_units=False, hoist=True, unpacked=True)
+    )
+    with pytest.raises(ArgumentError, match="plan is"):
+        bound()
+
+
+def test_it_says_what_it_is():
+    forward = kernel().sequence_forward
+    assert repr(forward.bind(**draw(forward))) == (
+        "<bound call of gru.sequence_forward, dimensions 5, 4, 3, 18, float32>"
+    )
