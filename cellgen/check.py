@@ -32,6 +32,7 @@ from cellgen.over_time import forward_errors, gradient_errors, run_steps
 from cellgen.pipeline import programs_of
 from cellgen.program import Names, Program, Statement
 from cellgen.reference import STEP, Sizes, interpret, shape_sizes
+from cellgen.rounding import largest, scales_of
 from cellgen.truths import truth_of
 from cellgen.value import Dim, Role, Value
 
@@ -55,23 +56,11 @@ C_BARS = {"float32": 2.0**-19, "float64": 2.0**-48}
 (``_scales``). A function may be off by 4 (decision 24), a chain of 34 products by sqrt(34) / 2; the
 rest is for unlucky signs."""
 
-SEQUENCE_BARS = {"float32": 2.0**-17, "float64": 2.0**-46, "gradient": 1e-12}
-"""As ``C_BARS``, times four: a rounding difference is carried, and may grow, over eight steps."""
+SEQUENCE_BARS = {"float32": 2.0**-18, "float64": 2.0**-47, "gradient": 1e-12}
+"""As ``C_BARS``, times two: differences are carried over eight steps, of which the scale knows."""
 
 SEQUENCE_SHAPES = ((8, 3), (1, 5), (5, 1))
 """(T, B): threads share rows, a single step packs late, a single row is hoisted."""
-
-NUDGE = 2.0**-20
-"""Relative size of the nudges that measure how rounding spreads: small enough to be linear, far
-above float64's own rounding."""
-
-PROBES = 3
-"""Nudges with independent signs; the largest effect counts, as signs may cancel in one of them."""
-
-PROBES_OF_FEW = 12
-"""The same for results of few entries (``FEW``), where the signs of all may cancel: once in 600
-cells three nudges of a result of one entry did, each with probability 1/2."""
-FEW = 8
 
 KINK_MARGIN = 1e-3
 """Distance that drawn points keep from kinks: a thousand times float32's error there, so that C and
@@ -391,10 +380,6 @@ def _error(found: Array, expected: Array, scale: float) -> float:
     return difference / scale
 
 
-def _largest(array: Array) -> float:
-    return float(np.abs(array).max()) if array.size else 0.0
-
-
 def _scales(
     program: Program,
     arguments: Mapping[str, Array],
@@ -402,26 +387,15 @@ def _scales(
     exact: Mapping[str, Array],
     rng: np.random.Generator,
 ) -> dict[str, float]:
-    """What each result's error is measured against: its largest entry, or more where terms cancel.
-
-    Every argument and every computed value is nudged by a relative ``NUDGE`` of random sign; the
-    effect on a result, divided by ``NUDGE``, is what one rounding of each can do to it.
-    """
-    noisy, bumps = _bumped(program, tuple(s.target for s in program.statements))
-    values = interpret(program, arguments, sizes, keep=True)
-    scales = {name: _largest(array) for name, array in exact.items()}
-
-    def nudge(array: Array) -> Array:
-        signs: Array = rng.choice([-NUDGE, NUDGE], size=array.shape)
-        return array * signs
-
-    few = any(array.size <= FEW for array in exact.values())
-    for _ in range(PROBES_OF_FEW if few else PROBES):
-        moved: Arguments = {k: np.asarray(a + nudge(np.asarray(a))) for k, a in arguments.items()}
-        moved |= {str(bump.name): nudge(values[str(v.name)]) for v, bump in bumps.items()}
-        for name, array in interpret(noisy, moved, sizes).items():
-            scales[name] = max(scales[name], _largest(array - exact[name]) / NUDGE)
-    return scales
+    """What the error of each result of a program is measured against (``rounding``)."""
+    plain = {name: np.asarray(array) for name, array in arguments.items()}
+    return scales_of(
+        exact,
+        lambda nudge: interpret(
+            program, {name: nudge(array) for name, array in plain.items()}, sizes, nudge=nudge
+        ),
+        rng,
+    )
 
 
 # --- gradients -----------------------------------------------------------------------------------
@@ -446,7 +420,7 @@ def _prove_gradients(subject: _Subject, rng: np.random.Generator) -> list[Row]:
                     skipped[program.function][name] = "no value of the forward program to step"
                     continue
                 error = _error(
-                    known[name], stepped, max(_largest(stepped), scales[name] / CONDITION)
+                    known[name], stepped, max(largest(stepped), scales[name] / CONDITION)
                 )
                 _raise_to(errors[program.function], name, error)
     kinked = any(

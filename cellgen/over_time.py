@@ -16,13 +16,8 @@ from cellgen.cell import Definition
 from cellgen.derive import forward
 from cellgen.kernel import Kernel
 from cellgen.reference import STEP, Array, interpret
+from cellgen.rounding import Nudge, largest, scales_of
 from cellgen.value import Role
-
-NUDGE = 2.0**-20
-"""Relative size of the nudges that measure how rounding spreads, as in ``check``."""
-
-PROBES = 2
-"""Nudges with independent signs; the largest effect counts."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +39,13 @@ def run_steps(
     arguments: Mapping[str, Array],
     sizes: Mapping[str, int],
     options: Options = NONE,
+    nudge: Nudge | None = None,
 ) -> Sequence:
     """Interpret the equations for ``sizes["T"]`` steps, those of each row that count.
 
     Inputs, mask and reset are (T, B, ...) whatever ``batch_first`` says, states the initial ones,
-    scalars the defaults unless given. Derivatives end where ``window`` cuts.
+    scalars the defaults unless given. Derivatives end where ``window`` cuts. Every computed value
+    passes through ``nudge``.
     """
     following = {str(s.name): definition.next_state(s) for s in definition.states}
     wanted = tuple(dict.fromkeys((*definition.outputs, *following.values())))
@@ -68,7 +65,7 @@ def run_steps(
         state = {name: _where(fresh, 0 * a, a) for name, a in state.items()}
         now = {n: a for n, a in arguments.items() if n not in state}
         now |= {n: _where(counts, now[n][t], np.zeros_like(now[n][t])) for n in inputs & now.keys()}
-        values = interpret(step, {**definition.defaults, **now, **state}, sizes)
+        values = interpret(step, {**definition.defaults, **now, **state}, sizes, nudge=nudge)
         held = inside & ~counts & started & (not options.zero_output_for_mask)
         started |= counts
         for name, steps in collected.items():
@@ -161,8 +158,8 @@ def forward_errors(
 ) -> dict[str, float]:
     """Compare ``sequence_forward`` with the equations; with ``last_only`` both with and without it.
 
-    Errors are relative to the largest entry, or to what rounding each argument once can do to it
-    where that is more: a division by nearly zero magnifies it.
+    Errors are relative to the largest entry, or to what rounding can do to it where that is more
+    (``rounding``): a division by nearly zero magnifies it, a sum may cancel.
     """
     call = {name: np.asarray(a, dtype, order="C") for name, a in arguments.items()}
     given = {**_turned(kernel, call, options), **_keywords(options)}
@@ -175,25 +172,24 @@ def forward_errors(
     wide = {name: a.astype(np.float64) for name, a in call.items()}
     steps = run_steps(definition, wide, sizes, options)
     exact = steps.results
-    scales = {name: _largest(a) for name, a in exact.items()}
-    rng = np.random.default_rng(0)
-    for _ in range(PROBES):
-        nudged = {n: a * (1 + NUDGE * rng.choice([-1, 1], size=a.shape)) for n, a in wide.items()}
-        for name, array in run_steps(definition, nudged, sizes, options).results.items():
-            scales[name] = max(scales[name], _largest(array - exact[name]) / NUDGE)
+    scales = scales_of(
+        exact,
+        lambda nudge: (
+            run_steps(
+                definition, {n: nudge(a) for n, a in wide.items()}, sizes, options, nudge=nudge
+            ).results
+        ),
+        np.random.default_rng(0),
+    )
     errors: dict[str, float] = {}
     for name, expected in exact.items():
         pairs = [(every[name], expected)]
         if alone.get(name) is not None:
             pairs.append((alone[name], {**steps.last, **steps.shown}[name]))
         for array, value in pairs:
-            error = _largest(array.astype(np.float64) - value) / (scales[name] or 1.0)
+            error = largest(array.astype(np.float64) - value) / (scales[name] or 1.0)
             errors[name] = max(errors.get(name, 0.0), error if error >= 0 else np.inf)
     return errors
-
-
-def _largest(array: Array) -> float:
-    return float(np.max(np.abs(array), initial=0))
 
 
 def gradient_errors(

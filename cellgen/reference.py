@@ -53,11 +53,12 @@ def interpret(
     sizes: Sizes,
     *,
     keep: bool = False,
+    nudge: Callable[[Array], Array] | None = None,
 ) -> dict[str, Array]:
     """Run a program; returns its results by name, or every value with ``keep=True``.
 
     Missing optional arguments (upstream gradients) count as zero. float64 unless an argument is
-    complex.
+    complex. Every computed value passes through ``nudge``.
 
     Raises:
         ArgumentError: a missing argument, or one whose shape is not what the program says.
@@ -67,7 +68,8 @@ def interpret(
         values[value] = _argument(program, value, arguments, sizes)
     with np.errstate(all="ignore"):
         for statement in program.statements:
-            values[statement.target] = _run(statement, values, sizes)
+            made = _run(statement, values, sizes)
+            values[statement.target] = made if nudge is None else nudge(made)
     wanted = values if keep else {result: values[result] for result in program.results}
     return {str(value.name): array for value, array in wanted.items()}
 

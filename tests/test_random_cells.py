@@ -165,6 +165,13 @@ FOUND = {
 """What the long run has found, shrunk."""
 
 FOUND_COMPILED = {
+    "a sum that cancels for every argument": """
+        class RandomCell(Cell):
+            s0_prev, i1 = State(2), Input(2)
+            s0 = 0.5 * s0_prev + tanh(i1)
+            total = sum(tanh(s0_prev - mean(s0_prev)))
+            outputs = s0, total
+    """,
     "sums and maxima over the units of a weight of heads": """
         class RandomCell(Cell):
             s0_prev, s1_prev, i2 = State(N, D), State(H + K), Input(K)

@@ -1,0 +1,57 @@
+"""How far rounding spreads: what an error of a result is measured against.
+
+A result is wrong by as much as one rounding of each argument and each computed value can do to it,
+however little is left of it where terms cancel. So everything is nudged by a relative ``NUDGE`` of
+random sign, and the effect on a result, divided by ``NUDGE``, is its scale, or its largest entry
+where that is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray
+Nudge: TypeAlias = Callable[[Array], Array]
+
+NUDGE = 2.0**-20
+"""Relative size of the nudges: small enough to be linear, far above float64's own rounding."""
+
+PROBES = 3
+"""Nudges with independent signs; the largest effect counts, as signs may cancel in one of them."""
+
+PROBES_OF_FEW = 12
+"""The same for results of few entries (``FEW``), where the signs of all may cancel: once in 600
+cells three nudges of a result of one entry did, each with probability 1/2."""
+
+FEW = 8
+
+
+def largest(array: Array) -> float:
+    """The largest size of an entry; 0 where there is none."""
+    return float(np.max(np.abs(array), initial=0))
+
+
+def scales_of(
+    exact: Mapping[str, Array],
+    run: Callable[[Nudge], Mapping[str, Array]],
+    rng: np.random.Generator,
+) -> dict[str, float]:
+    """What the error of each result of ``exact`` is measured against.
+
+    ``run`` computes the results once more and passes every argument and every value on the way
+    through the function that it is given.
+    """
+
+    def nudge(array: Array) -> Array:
+        signs: Array = rng.choice([-NUDGE, NUDGE], size=array.shape)
+        return np.asarray(array + array * signs)
+
+    scales = {name: largest(array) for name, array in exact.items()}
+    few = any(array.size <= FEW for array in exact.values())
+    for _ in range(PROBES_OF_FEW if few else PROBES):
+        for name, array in run(nudge).items():
+            scales[name] = max(scales[name], largest(array - exact[name]) / NUDGE)
+    return scales
