@@ -192,6 +192,13 @@ class _Reverse:
             for s in reversed(program.statements)
             if s.is_pointwise and s.expression.args
         }
+        # Adjoints that are the same for all units, as one number a row.
+        self.narrow: dict[Value, Value] = {}
+        self.sums = {
+            (s.operands[0], s.target.shape): s.target
+            for s in program.statements
+            if s.op == "sum_to"
+        }
 
     def run(self) -> tuple[Program, Mapping[Value, Value]]:
         for value in self.program.values:
@@ -258,7 +265,10 @@ class _Reverse:
             term = terms[0]
             if isinstance(term, Value) and term.shape == shape:
                 return term
-            return self._emit(name, shape, term)
+            target = self._emit(name, shape, term)
+            if isinstance(term, Value):
+                self.narrow[target] = term
+            return target
         named, count = [], 0
         for term in terms:
             if isinstance(term, Apply):
@@ -344,6 +354,7 @@ class _Reverse:
             self.received[operand].terms.append(contribution)
 
     def _propagate_pointwise(self, statement: Statement, d_y: Value) -> None:
+        d_y = self.narrow.get(d_y, d_y)
         for operand in statement.operands:
             if operand not in self.active:
                 continue
@@ -351,7 +362,9 @@ class _Reverse:
             if slope == 0:
                 continue
             term = d_y * self._through_values(slope)
-            self.received[operand].terms.append(self._reduced(operand, term, d_y.shape))
+            contribution = self._reduced(operand, term, statement.target.shape)
+            if contribution != 0:
+                self.received[operand].terms.append(contribution)
 
     def _through_values(self, slope: Expr) -> Expr:
         return slope.xreplace(self.through) if slope.args else slope
@@ -361,9 +374,24 @@ class _Reverse:
         shape = broadcast((shape, shape_of(term)))
         if operand.shape == shape:
             return term
-        if not isinstance(term, Value):
+        term = self._without_zeros(term, shape, operand.shape)
+        if term == 0:
+            return term
+        if not isinstance(term, Value) or term.shape != shape:
             term = self._emit(f"d_{operand.name}_terms", shape, term)
         return Apply("sum_to", (term,), operand.shape)
+
+    def _without_zeros(self, term: Expr, shape: Shape, into: Shape) -> Expr:
+        """Leave out of a term what has the sum 0; an adjoint that is a sum is looked into."""
+        summing = _Summing(shape, into, self.sums, self.program.definitions)
+        rest, units = summing.split(term)
+        terms: Sequence[Expr] = (term,)
+        if len(units) == 1 and isinstance(units[0], Value):
+            made = next((s for s in self.statements if s.target == units[0]), None)
+            if made is not None and made.is_pointwise and made.expression.is_Add:
+                terms = [rest * other for other in made.expression.args]
+        kept = [other for other in terms if not summing.cancels(other)]
+        return term if len(kept) == len(terms) else sympy.Add(*kept)
 
     # --- results ---
 
@@ -392,6 +420,58 @@ class _Reverse:
         ]
         self.adjoints = {k: new if v == old else v for k, v in self.adjoints.items()}
         return new
+
+
+class _Summing:
+    """Sums over the axes along which values of ``shape`` are summed ``into`` another shape."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        into: Shape,
+        known: Mapping[tuple[Value, Shape], Value],
+        definitions: Mapping[Value, Statement],
+    ) -> None:
+        self.rank, self.known, self.definitions = len(shape), known, definitions
+        self.into = (Integer(1),) * (len(shape) - len(into)) + tuple(into)
+        self.axes = [axis for axis, kept in enumerate(self.into) if kept != shape[axis]]
+        self.count = sympy.Mul(*(shape[axis] for axis in self.axes))
+
+    def split(self, term: Expr) -> tuple[Expr, list[Expr]]:
+        """Split a product into what all summands share, and the factors in which they differ."""
+        factors = sympy.Mul.make_args(term)
+        units = [factor for factor in factors if not self._is_shared(factor)]
+        return sympy.Mul(*(f for f in factors if f not in units)), units
+
+    def _is_shared(self, factor: Expr) -> bool:
+        values = [(value.shape, self.rank - len(value.shape)) for value in factor.atoms(Value)]
+        return all(
+            axis < missing or own[axis - missing] == 1
+            for own, missing in values
+            for axis in self.axes
+        )
+
+    def cancels(self, term: Expr) -> bool:
+        """Whether a sum is 0 whatever the values are, as that of ``v - sum(v) / n`` is, times what
+        all summands share. Rounding alone would be left of it."""
+        _, units = self.split(term)
+        if len(units) != 1:
+            return False
+        inner = units[0]
+        if isinstance(inner, Value) and inner in self.definitions:
+            inner = self.definitions[inner].expression
+        if not inner.is_Add:
+            return False
+        total: Expr = Integer(0)
+        for part_of in inner.args:
+            shared, values = self.split(part_of)
+            if not values:
+                total += self.count * shared
+            elif len(values) == 1 and (values[0], self.into) in self.known:
+                total += shared * self.known[values[0], self.into]
+            else:
+                return False
+        return bool(sympy.expand(total) == 0)
 
 
 # --- tangents ------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cellgen import Bias, Cell, H, I, Input, Scalar, State, Static, Weight, sigmoid, tanh
+from cellgen import Bias, Cell, H, I, Input, Scalar, State, Static, Weight, sigmoid, sqrt, tanh
+from cellgen import sum as total
 from cellgen.cells import ElmanRelu, GRUBlockCell, GRUResetBefore, LSTMBlockCell
 from cellgen.derive import adjoint, forward, tangent
 from cellgen.functions import derive_functions
@@ -283,3 +284,34 @@ def test_interpreter_refuses_missing_and_misshapen_arguments() -> None:
         interpret(program, {n: a for n, a in given.items() if n != "w"}, SIZES)
     with pytest.raises(ValueError, match=r"x has shape \(2, 2\), expected \(B, I\) = \(3, 2\)"):
         interpret(program, {**given, "x": np.zeros((2, 2))}, SIZES)
+
+
+def _normed(share: float) -> type[Cell]:
+    class Normed(Cell):
+        x, h_prev = Input(H), State(H)
+        centred = h_prev - share * total(h_prev) / H
+        h = tanh(x + centred / sqrt(total(centred**2) / H + 1))
+
+    return Normed
+
+
+@pytest.mark.parametrize(("share", "waits"), [(1, False), (0.5, True)])
+def test_sums_that_cancel_are_not_formed(share: float, waits: bool) -> None:
+    """The variance moves the mean by the sum of all distances from it, which is 0 if it is the
+    mean: then neither of a layer norm's two sums waits for the other."""
+    definition = _normed(share).definition
+    program = simplify(forward(definition), FORWARD)
+    full, adjoints = adjoint(program, definition.outputs, program.arguments)
+    found = full.restrict("gradient", [adjoints[v] for v in program.arguments], program.values)
+    first, second = (s for s in found.statements if s.op == "sum_to")
+    needed = found.restrict("sum", [second.target], program.values)
+    assert (first.target in needed.values) == waits
+    # What all units share is not copied to each of them to be multiplied there.
+    copies = [s for s in found.statements if s.expression in adjoints.values()]
+    assert not [s for s in copies if s.target.shape != s.expression.shape]
+    given, upstream = draw(program.arguments), draw(full.optional, seed=1)
+    expected = gradients_by_complex_step(program, given, upstream)
+    values = interpret(full, {**given, **upstream}, SIZES, keep=True)
+    for argument in program.arguments:
+        error = relative(values[str(adjoints[argument].name)], expected[f"d_{argument}"])
+        assert error < ACCURACY, argument
