@@ -128,7 +128,19 @@ class Report:
 
     def __str__(self) -> str:
         head = f"{self.cell}: {'ok' if self.ok else 'FAILED'} (seed {self.seed})"
-        return "\n".join([head, *(f"  {row}" for row in self.rows)])
+        return "\n".join([head, *(f"  {row}" for row in self.shown)])
+
+    @property
+    def shown(self) -> tuple[Row, ...]:
+        """The rows as people read them: why a cell was not built stands with the first of those
+        that needed it."""
+        said: set[str] = set()
+        rows = []
+        for row in self.rows:
+            again = not row.ok and row.figure is None and row.note in said
+            said.add(row.note)
+            rows.append(replace(row, note="as above") if again else row)
+        return tuple(rows)
 
 
 def judged(name: str, errors: Mapping[str, float], bar: float, note: str = "") -> Row:

@@ -97,6 +97,16 @@ def _no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "compile_cell", no_compiler)
 
 
+@pytest.mark.usefixtures("_no_kernel")
+def test_why_a_cell_was_not_built_is_said_once() -> None:
+    report = check.check(Elman)
+    unbuilt = [row for row in report.rows if row.name.startswith("C ")]
+    assert len(unbuilt) > 5
+    assert all("no C compiler" in row.note and not row.ok for row in unbuilt)
+    assert str(report).count("no C compiler") == 1
+    assert str(report).count("as above") >= len(unbuilt) - 1
+
+
 @pytest.fixture
 def _forgetful() -> Iterator[None]:
     """Forget derived programs, before and after: the operator table is about to change."""
