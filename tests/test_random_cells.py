@@ -165,6 +165,14 @@ FOUND = {
 """What the long run has found, shrunk."""
 
 FOUND_COMPILED = {
+    "an output that is no state and has no gradient": """
+        class RandomCell(Cell):
+            s0_prev, i1 = State(H), Input(H)
+            w = Weight(H, H)
+            s0 = tanh(matmul(s0_prev, w)) + i1
+            v = sign(s0_prev) * sign(i1)
+            outputs = s0, v
+    """,
     "a sum that cancels for every argument": """
         class RandomCell(Cell):
             s0_prev, i1 = State(2), Input(2)

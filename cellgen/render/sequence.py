@@ -327,6 +327,7 @@ class _Function:
             width = c_mul(" * ".join(c_mul(c_axis_text(axis)) for axis in item.shape[2:]))
             is_repeated = self.is_repeated(item.name)
             staged = (item.name in inputs or is_repeated) and _reads(first, item.name)
+            is_read = staged or item.name in across
             context = SeriesContext(
                 name=item.name,
                 width=width,
@@ -334,7 +335,7 @@ class _Function:
                 has_strides=True,
                 is_output=item.name in outputs and not self.is_backward,
                 is_shown=item.name in outputs - states and not self.is_backward,
-                is_repeated=is_repeated,
+                is_repeated=is_repeated and is_read,
                 staged=staged,
                 across=item.name in across,
                 delivered=self.is_backward and item in self.signature.results,
