@@ -223,9 +223,10 @@ class BoundCall:
 
     What is left of a call is the C function: the way to call over and over, where a call takes
     microseconds. ``results`` are the arrays that every ``bound()`` writes, also the first time.
-    Change the contents of the arrays that were given, never their memory; run-time scalars,
-    lengths and weights from ``pack`` stay as they were. Workspace and team are those of the thread
-    that calls. Two threads cannot run one at a time: each binds its own.
+    Change the contents of the arrays that were given, never their memory; run-time scalars and
+    lengths stay as they were, and arrays that ``pack`` was given must. Workspace and team are those
+    of the thread that calls, but for a workspace so large that none is kept. Two threads cannot run
+    the same one at once: each binds its own.
     """
 
     def __init__(
@@ -242,7 +243,7 @@ class BoundCall:
     ) -> None:
         self.results = results
         self._where, self._plan, self._struct, self._keep = where, plan, struct, keep
-        self._failure, self._workspace = failure, workspace
+        self._failure, self._workspace = failure, -1 if workspace is None else workspace
         self._team, self._stop = team, stop
         self._memory: Memory | None = None
         self._lock = threading.Lock()
@@ -252,7 +253,8 @@ class BoundCall:
         return f"<bound call of {self._where}, dimensions {dims}, {self._plan.dtype}>"
 
     def __call__(self) -> Results:
-        """Run. Raises MemoryError; CellgenError where another thread is running it."""
+        """Run. Raises MemoryError; ArgumentError for a plan that does not fit; CellgenError where
+        another thread is running it."""
         if not self._lock.acquire(blocking=False):
             raise CellgenError(
                 f"{self._where}: this bound call is running already, expected one thread at a "
@@ -261,7 +263,8 @@ class BoundCall:
             )
         try:
             plan, struct = self._plan, self._struct
-            if self._workspace is not None:
+            is_own = self._memory is not None and self._workspace > KEPT_WORKSPACE
+            if not is_own and self._workspace >= 0:
                 memory = take_workspace(self._where, self._workspace, plan.dims)
                 if memory is not self._memory:
                     struct.workspace, struct.workspace_bytes = memory.pointer, memory.bytes  # type: ignore[attr-defined]

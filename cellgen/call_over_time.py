@@ -141,12 +141,14 @@ class CheckedCall(NamedTuple):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A call that only has to be made: its struct, what must stay alive until then, every array of
-    its results by name, bytes of workspace, and the flag that ends it, if it is a long one."""
+    """A call that only has to be made: its struct, what must stay alive until it has ended (and
+    the workspace, which a bound call finds anew), every array of its results by name, bytes of
+    workspace, and the flag that ends it, if it is a long one."""
 
     struct: Pointer
     keep: object
     found: dict[str, Array | None]
+    memory: Memory
     workspace: int
     stop: Any
 
@@ -329,7 +331,7 @@ class TimeFunction(KernelFunction):
         if options.batch_first:
             found = self._time_first(found)
         return Prepared(
-            struct, (keep, members), {**found, **shown}, size, stop if plan.long else None
+            struct, (keep, members), {**found, **shown}, memory, size, stop if plan.long else None
         )
 
     def _run_plain(
@@ -629,7 +631,7 @@ class TimeFunction(KernelFunction):
                 f"{self.__qualname__}: lengths[{row}] is {array[row]}, expected 0 to T = {steps}; "
                 f"shorten it or pass longer arrays"
             )
-        return np.ascontiguousarray(array, np.int64)
+        return np.array(array, np.int64, order="C")  # checked: what the caller changes is not
 
     def _flags(self, name: str, options: Options, steps: int, rows: int) -> Array | None:
         given = getattr(options, name)

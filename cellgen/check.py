@@ -56,8 +56,8 @@ C_BARS = {"float32": 2.0**-19, "float64": 2.0**-48}
 (``_scales``). A function may be off by 4 (decision 24), a chain of 34 products by sqrt(34) / 2; the
 rest is for unlucky signs."""
 
-SEQUENCE_BARS = {"float32": 2.0**-18, "float64": 2.0**-47, "gradient": 1e-12}
-"""As ``C_BARS``, times two: differences are carried over eight steps, of which the scale knows."""
+SEQUENCE_BARS = {"float32": 2.0**-17, "float64": 2.0**-46, "gradient": 1e-12}
+"""As ``C_BARS``, times four: a rounding difference is carried, and may grow, over eight steps."""
 
 SEQUENCE_SHAPES = ((8, 3), (1, 5), (5, 1))
 """(T, B): threads share rows, a single step packs late, a single row is hoisted."""
@@ -403,8 +403,8 @@ def _scales(
     plain = {name: np.asarray(array) for name, array in arguments.items()}
     return scales_of(
         exact,
-        lambda nudge: interpret(
-            program, {name: nudge(array) for name, array in plain.items()}, sizes, nudge=nudge
+        lambda nudge, inner: interpret(
+            program, {name: nudge(array) for name, array in plain.items()}, sizes, nudge=inner
         ),
         rng,
     )

@@ -432,7 +432,8 @@ class _Summing:
         known: Mapping[tuple[Value, Shape], Value],
         definitions: Mapping[Value, Statement],
     ) -> None:
-        self.rank, self.known, self.definitions = len(shape), known, definitions
+        self.shape, self.rank = shape, len(shape)
+        self.known, self.definitions = known, definitions
         self.into = (Integer(1),) * (len(shape) - len(into)) + tuple(into)
         self.axes = [axis for axis, kept in enumerate(self.into) if kept != shape[axis]]
         self.count = sympy.Mul(*(shape[axis] for axis in self.axes))
@@ -451,6 +452,13 @@ class _Summing:
             for axis in self.axes
         )
 
+    def _is_summed(self, factor: Expr) -> bool:
+        """Whether it is a value along all axes of the sum, and its own sum is known."""
+        if (factor, self.into) not in self.known:
+            return False
+        own = (Integer(1),) * (self.rank - len(factor.shape)) + tuple(factor.shape)
+        return all(own[axis] == self.shape[axis] for axis in self.axes)
+
     def cancels(self, term: Expr) -> bool:
         """Whether a sum is 0 whatever the values are, as that of ``v - sum(v) / n`` is, times what
         all summands share. Rounding alone would be left of it."""
@@ -467,7 +475,7 @@ class _Summing:
             shared, values = self.split(part_of)
             if not values:
                 total += self.count * shared
-            elif len(values) == 1 and (values[0], self.into) in self.known:
+            elif len(values) == 1 and self._is_summed(values[0]):
                 total += shared * self.known[values[0], self.into]
             else:
                 return False

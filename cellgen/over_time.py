@@ -19,6 +19,10 @@ from cellgen.reference import STEP, Array, interpret
 from cellgen.rounding import Nudge, largest, scales_of
 from cellgen.value import Role
 
+VALUES = 2.0**-4
+"""How far values on the way are nudged, in nudges of an argument. The bar over time has room for
+their rounding (64 units); where a sum cancels for every argument, they alone give it a scale."""
+
 
 @dataclass(frozen=True)
 class Sequence:
@@ -174,12 +178,13 @@ def forward_errors(
     exact = steps.results
     scales = scales_of(
         exact,
-        lambda nudge: (
+        lambda nudge, inner: (
             run_steps(
-                definition, {n: nudge(a) for n, a in wide.items()}, sizes, options, nudge=nudge
+                definition, {n: nudge(a) for n, a in wide.items()}, sizes, options, inner
             ).results
         ),
         np.random.default_rng(0),
+        VALUES,
     )
     errors: dict[str, float] = {}
     for name, expected in exact.items():

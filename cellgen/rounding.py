@@ -9,6 +9,7 @@ where that is more.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -36,22 +37,26 @@ def largest(array: Array) -> float:
 
 def scales_of(
     exact: Mapping[str, Array],
-    run: Callable[[Nudge], Mapping[str, Array]],
+    run: Callable[[Nudge, Nudge], Mapping[str, Array]],
     rng: np.random.Generator,
+    values: float = 1.0,
 ) -> dict[str, float]:
     """What the error of each result of ``exact`` is measured against.
 
-    ``run`` computes the results once more and passes every argument and every value on the way
-    through the function that it is given.
+    ``run`` computes the results once more; it passes every argument through the first function that
+    it is given, and every value on the way through the second, whose nudges are ``values`` times as
+    large.
     """
 
-    def nudge(array: Array) -> Array:
-        signs: Array = rng.choice([-NUDGE, NUDGE], size=array.shape)
+    def nudged(array: Array, by: float) -> Array:
+        signs: Array = rng.choice([-by, by], size=array.shape)
         return np.asarray(array + array * signs)
+
+    nudge, inner = partial(nudged, by=NUDGE), partial(nudged, by=NUDGE * values)
 
     scales = {name: largest(array) for name, array in exact.items()}
     few = any(array.size <= FEW for array in exact.values())
     for _ in range(PROBES_OF_FEW if few else PROBES):
-        for name, array in run(nudge).items():
+        for name, array in run(nudge, inner).items():
             scales[name] = max(scales[name], largest(array - exact[name]) / NUDGE)
     return scales

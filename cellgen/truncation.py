@@ -3,9 +3,10 @@
 The chunked form, which cuts at fixed steps, is ``window`` of ``sequence_backward``. Here a term at
 step t sends gradient through the states of the steps t - 1 ... t - limit and no further, wherever t
 is (mygrad's ``bp_lim``); a step that a mask leaves out is one of them, padding is not: each row is
-as it would be alone. A step back is linear in the gradient that it starts from, so all terms take
-it together: one call over a single step with all T B rows, ``limit`` times, and a last one with the
-sum of what came back.
+as it would be alone; a step that repeats an output which is no state adds a term to the step that
+made it, however far back that is. A step back is linear in the gradient that it starts from, so all
+terms take it together: one call over a single step with all T B rows, ``limit`` times, and a last
+one with the sum of what came back.
 
 Input: the arguments of ``sequence_backward``, arrays over time (T, B, ...). Output: its results.
 """

@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import threading
 import tracemalloc
+import weakref
 from dataclasses import replace
 from functools import cache
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import cellgen
+from cellgen import call, call_over_time
 from cellgen.abi import axis_length
 from cellgen.call import BoundCall
 from cellgen.errors import ArgumentError, CellgenError
@@ -165,6 +167,8 @@ def test_other_calls_between_take_the_same_workspace():
     arrays = draw(small.sequence_forward)
     expected = small.sequence_forward(**arrays)
     bound = small.sequence_forward.bind(**arrays)
+    same(bound(), expected)
+    before = bound._memory
     wide = {**SIZES, "T": 50, "B": 64, "H": 200}
     rng = np.random.default_rng(0)
     others = {
@@ -173,6 +177,71 @@ def test_other_calls_between_take_the_same_workspace():
     }
     large.sequence_forward(**others)
     same(bound(), expected)
+    assert bound._memory is not before  # the thread's has grown; what it was is gone
+
+
+@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize("options", [{}, {"reverse": True}, {"mask": MASK}], ids=str)
+def test_a_workspace_too_large_to_keep_lives_through_the_call(options, long, monkeypatch):
+    monkeypatch.setattr(call, "KEPT_WORKSPACE", 0)
+    if long:
+        monkeypatch.setattr(call_over_time, "LONG", 0)
+    owners, made = [], call.new_memory
+
+    def recorded(*given):
+        memory = made(*given)
+        owners.append(weakref.ref(memory.owner))
+        return memory
+
+    monkeypatch.setattr(call, "new_memory", recorded)
+    # Without what the thread keeps of earlier tests; a new kernel has no plans yet.
+    monkeypatch.setattr(call._per_thread, "memory", call.Memory(None, -1, np.empty(0, np.uint8)))
+    fresh = cellgen.load("lstm")
+    calls = 0
+
+    def watch(function):
+        find = function._find_plan
+
+        def found(*given):
+            plan = find(*given)
+
+            def run(*arguments):
+                nonlocal calls
+                calls += 1
+                alive = owners[-1]() is not None  # raising would leave a long call's thread
+                return plan.call(*arguments) if alive else 99
+
+            return replace(plan, call=run)
+
+        monkeypatch.setattr(function, "_find_plan", found)
+
+    forward, backward = fresh.sequence_forward, fresh.sequence_backward
+    watch(forward), watch(backward)
+    arrays, upstream = draw(forward), draw(backward, optional=True)
+    y = forward(**arrays, **options, save=True)
+    given = {**arrays, "h": y.h, "c": y.c, **upstream, "saved": y.saved, **options}
+    expected = backward(**given)
+    bound = backward.bind(**given)
+    count = len(owners)
+    for _ in range(3):
+        same(bound(), expected)
+    assert calls == 5
+    assert len(owners) == count + 1  # its own, made once
+    del bound
+    gc.collect()
+    assert all(owner() is None for owner in owners)
+
+
+def test_lengths_stay_as_they_were_and_masks_are_read():
+    forward = kernel().sequence_forward
+    arrays, lengths, mask = draw(forward), np.array([5, 4, 3, 2]), MASK.copy()
+    expected = forward(**arrays, lengths=[5, 4, 3, 2])
+    bound = forward.bind(**arrays, lengths=lengths)
+    lengths[:] = 9
+    same(bound(), expected)
+    masked = forward.bind(**arrays, mask=mask)
+    mask[:] = True
+    same(masked(), forward(**arrays))
 
 
 def test_two_threads_bind_for_themselves():

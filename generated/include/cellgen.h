@@ -80,8 +80,9 @@ typedef struct {
 /* Which steps of which rows a function over time computes, and how its arrays lie in memory. NULL
  * in place of it, or zeros throughout: every step of every row, arrays (T, B, units) without gaps.
  *
- * A step that does not count leaves the state as it is, and x is not read there. Outputs that are no
- * states are zeros there, and so are all outputs beyond a length and before the first step that counts. */
+ * A step that does not count leaves the state as it is, and x is not read there. Outputs show
+ * what the step before showed (`hold`), or zeros; zeros they are beyond a length, and before the first
+ * step that counts. */
 typedef struct {
     const int64_t *lengths;     /* (B): steps of a row that count, from the first on; NULL: all */
     const unsigned char *mask;  /* (T, B): 0 where a step does not count; NULL: nowhere */
