@@ -30,7 +30,7 @@ LAYERS = (
     {"cuda_model"},
     {"goldens", "layers"},
     # the compiler
-    {"lines", "names"},
+    {"lines", "names", "rounding"},
     {"value"},
     {"ops"},
     {"notation"},
