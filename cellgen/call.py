@@ -140,10 +140,7 @@ class KernelFunction:
         MemoryError.
         """
         plan, members, ordered = self._gather(out, arguments)
-        if plan.workspace is not None:
-            memory = take_workspace(self.__qualname__, plan.workspace, plan.dims)
-            members += (memory.pointer, memory.bytes)
-        struct = plan.new(plan.struct, members)
+        struct = plan.new(plan.struct, members)  # without a workspace: the bound call finds it
         if plan.given:
             refuse_overlap(self.__qualname__, plan, struct)
         where, results = self.__qualname__, tuple.__new__(self.result, ordered)
