@@ -84,10 +84,19 @@ SOURCE = r"""
     {                                                                                              \
         cellgen_gemm_tn_##S(M, N, K, a, lda, b, ldb, c, ldc, accumulate);                          \
     }                                                                                              \
-    void tn_down_##S(int64_t M, int64_t N, int64_t K, const REAL *a, int64_t lda, const REAL *b,   \
-                     int64_t ldb, REAL *c, int64_t ldc, int accumulate, REAL *block)               \
+    /* three products of two left and two right operands, rows from `begin` on */                  \
+    void outers_##S(int64_t M1, int64_t M2, int64_t N1, int64_t N2, int64_t K, const REAL *a1,     \
+                    const REAL *a2, int64_t more, const REAL *b1, const REAL *b2, REAL *c11,       \
+                    REAL *c21, REAL *c12, int accumulate, REAL *packed1, REAL *packed2,            \
+                    int64_t begin1, int64_t end1, int64_t begin2, int64_t end2)                    \
     {                                                                                              \
-        cellgen_gemm_tn_down_##S(M, N, K, a, lda, b, ldb, c, ldc, accumulate, block);              \
+        const cellgen_left_##S lefts[] = {{begin1, end1, a1, M1 + more, packed1},                  \
+                                          {begin2, end2, a2, M2, packed2}};                        \
+        const cellgen_right_##S rights[] = {{N1, b1, N1 + more}, {N2, b2, N2}};                    \
+        const cellgen_outer_##S outers[] = {{0, 0, c11, N1 + 1, accumulate},                       \
+                                            {0, 1, c12, N2, !accumulate},                          \
+                                            {1, 0, c21, N1, accumulate}};                          \
+        cellgen_gemm_outers_##S(lefts, 2, rights, 2, outers, 3, K);                                \
     }                                                                                              \
     void chain_##S(int64_t M, int64_t N, int64_t K, const REAL *a, int64_t lda, const REAL *b,     \
                    int64_t ldb, REAL *c, int64_t ldc, int accumulate)                              \
@@ -421,24 +430,45 @@ def test_many_rows_go_through_deep_panels_slice_by_slice(runtime, suffix, dtype)
 
 
 @pytest.mark.parametrize(("suffix", "dtype"), PRECISIONS)
-def test_weight_gradients_add_up_from_the_last_row_with_a_block_or_without(runtime, suffix, dtype):
+def test_weight_gradients_of_shared_operands_add_up_from_the_last_row(runtime, suffix, dtype):
+    """Some operands are packed in several blocks and depths, some not at all; one product of the
+    four is not asked for."""
     random = np.random.default_rng(9)
-    deepest = runtime.library.depth()
-    for M, N, K in [(600, 130, 2 * deepest + 5), (259, 128, 40), (13, 300, 260), (12, 9, 7)]:
-        A = random.standard_normal((M, K)).astype(dtype)
-        B = random.standard_normal((K, N)).astype(dtype)
-        C = random.standard_normal((M, N)).astype(dtype)
-        a, b = poisoned(A.T, 3), poisoned(B, 2)
-        packed = M * min(K, deepest)
+    deepest, more = runtime.library.depth(), 3
+    for *rows, N1, N2, K in [
+        (600, 7, 130, 65, 2 * deepest + 5),
+        (700, 500, 9, 200, 40),
+        (259, 0, 128, 1, 40),
+        (70, 1, 70, 2, deepest),
+        (13, 300, 260, 12, 7),
+        (40, 30, 64, 64, 20),
+        (12, 9, 9, 300, 7),
+        (5, 80, 140, 3, 0),
+    ]:
+        A = [random.standard_normal((M, K)).astype(dtype) for M in rows]
+        B = [random.standard_normal((K, N)).astype(dtype) for N in (N1, N2)]
+        pairs = [(0, 0), (1, 0), (0, 1)]
+        C = [random.standard_normal((rows[i], (N1, N2)[j])).astype(dtype) for i, j in pairs]
+        operands = poisoned(A[0].T, more), np.ascontiguousarray(A[1].T)
+        rights = poisoned(B[0], more), B[1]
+        split = [M // 3 for M in rows]  # two threads
         for accumulate in (0, 1):
-            expected = chain(runtime, suffix, A[:, ::-1], B[::-1], C, accumulate)
-            for block in (np.full(packed + 16, 777, dtype), None):
-                c = C.copy()
+            c = [poisoned(C[0], 1), C[1].copy(), C[2].copy()]
+            packed = [np.full(M * min(K, deepest) + 16, 777, dtype) for M in rows]
+            for begin, end in (([0, 0], split), (split, rows)):
                 runtime.call(
-                    f"tn_down_{suffix}", M, N, K, a, M + 3, b, N + 2, c, N, accumulate, block
+                    f"outers_{suffix}",
+                    *(*rows, N1, N2, K, *operands, more, *rights, *c, accumulate, *packed),
+                    *(begin[0], end[0], begin[1], end[1]),
                 )
-                np.testing.assert_array_equal(c, expected, err_msg=f"{M} {N} {K}")
-                assert block is None or (block[packed:] == 777).all()
+            assert np.isnan(c[0][:, N1:]).all()
+            found = c[0][:, :N1], c[1], c[2]
+            for (i, j), old, new, other in zip(pairs, C, found, (0, 0, 1), strict=True):
+                a, b = A[i][:, ::-1], B[j][::-1]
+                plain = chain(runtime, suffix, a, b, old, accumulate ^ other)
+                np.testing.assert_array_equal(new, plain, err_msg=f"{rows} {N1} {N2} {K}")
+            for M, block in zip(rows, packed, strict=True):
+                assert (block[M * min(K, deepest) :] == 777).all()
 
 
 @pytest.mark.parametrize(("suffix", "dtype"), PRECISIONS)

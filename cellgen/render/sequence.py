@@ -97,6 +97,31 @@ class TileContext:
 
 
 @dataclass(frozen=True)
+class OuterContext:
+    """One weight gradient: the products' left and right operand by number, and where it lies."""
+
+    left: int
+    right: int
+    place: str
+    stride: str
+    accumulate: str
+
+
+@dataclass(frozen=True)
+class OutersContext:
+    """Weight gradients over the same rows, of every one of ``heads``.
+
+    ``lefts`` and ``rights`` are C initialisers of the operands: a thread's rows, or all columns,
+    address, stride, and the memory that a left one is packed into.
+    """
+
+    heads: str
+    lefts: list[str]
+    rights: list[str]
+    outers: list[OuterContext]
+
+
+@dataclass(frozen=True)
 class StageContext:
     """One stage as a C function; ``split`` says how threads share it: rows, units or one.
 
@@ -128,6 +153,7 @@ class StageContext:
     all_units: str = ""
     is_free: bool = False
     tiles: list[TileContext] = field(default_factory=list)
+    outers: OutersContext | None = None
 
 
 @dataclass(frozen=True)
@@ -471,13 +497,15 @@ class _Function:
     def _add_product_block(self) -> None:
         if self.product_rows:
             most = reduce(lambda a, b: f"cellgen_larger({a}, {b})", self.product_rows)
-            count = f"{most} * cellgen_depth_of(chunk_rows)"
+            count = f"{c_mul(most)} * cellgen_depth_of(chunk_rows)"
             self.add_memory("product_block", count, "packed operands of weight gradients")
 
-    def product_block(self, rows: str) -> str:
-        """Where a thread packs its share of the operand of a weight gradient that has ``rows``."""
-        self.product_rows.setdefault(rows)
-        return "memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB)"
+    def product_block(self, rows: Sequence[str], index: int) -> str:
+        """Where threads pack one of the operands, of so many rows, of some weight gradients."""
+        self.product_rows.setdefault(" + ".join(rows))
+        before = " + ".join(rows[:index])
+        depth = f" + {c_mul(before)} * cellgen_depth_of(memory->chunk_steps * nB)"
+        return f"memory->product_block{depth if before else ''}"
 
     def keep_packed(self, name: str) -> None:
         """Let an array of the workspace be part of what is packed for many calls."""
@@ -488,14 +516,15 @@ class _Function:
     def _part(self, name: str) -> PartContext:
         part: Part = getattr(self.schedule, name)
         writer = _PartWriter(self, name, part)
-        stages = [writer.stage(index, stage) for index, stage in enumerate(part.stages, start=1)]
+        together = _products_together(part.stages)
+        stages = [writer.stage(index, run) for index, run in enumerate(together, start=1)]
         return PartContext(
             name,
             stages,
             writer.packs,
             writer.panel_sizes,
             part.can_split_units,
-            meets_after=list(meetings(part, self.schedule.programs)),
+            meets_after=[] if name == "deferred" else list(meetings(part, self.schedule.programs)),
             depends=Storage.SCRATCH in part.storage.values(),
             free_shares=self._free_shares(part, stages),
         )
@@ -545,6 +574,24 @@ class _Function:
         return self.add_memory(
             f"{state.name}_pair", f"2 * nB * {c_mul(_row_length(state))}", "state, two steps"
         )
+
+
+def _products_together(stages: Sequence[GroupedStage]) -> list[list[GroupedStage]]:
+    """Neighbouring weight gradients, which share operands, as one stage; no result comes twice."""
+    runs: list[list[GroupedStage]] = []
+    for stage in stages:
+        last = [other for other in runs[-1] if isinstance(other, Product)] if runs else []
+        fits = (
+            isinstance(stage, Product)
+            and last
+            and stage.heads == last[0].heads
+            and all(stage.target.buffer != other.target.buffer for other in last)
+        )
+        if fits:
+            runs[-1].append(stage)
+        else:
+            runs.append([stage])
+    return runs
 
 
 def begins_with_product(part: Part, total: Buffer) -> bool:
@@ -758,15 +805,18 @@ class _PartWriter(LoopWriter):
 
     # --- stages ---
 
-    def stage(self, index: int, stage: GroupedStage) -> StageContext:
+    def stage(self, index: int, run: Sequence[GroupedStage]) -> StageContext:
         name = f"{self.name}_{index}"
+        products = [stage for stage in run if isinstance(stage, Product)]
+        if products:
+            return self._products(name, products)
+        (stage,) = run
         if isinstance(stage, Group):
             return self._group(name, stage)
         if isinstance(stage, Loop):
             return self._loop_stage(name, stage)
-        if isinstance(stage, Routine):
-            return self._routine(name, stage)
-        return self._product(name, stage)
+        assert isinstance(stage, Routine)
+        return self._routine(name, stage)
 
     def _grain(self, slots: int) -> str:
         """Units that a thread takes at a time: as many in all stages of a step, so that its units
@@ -804,40 +854,61 @@ class _PartWriter(LoopWriter):
             split=split,
         )
 
-    def _product(self, name: str, stage: Product) -> StageContext:
-        """A weight gradient: threads share the rows of the result, or of every head's."""
-        a, b, c = stage.a, stage.b, stage.target
-        rows, columns = stage.weights if stage.heads is not None else c.shape
-        stride = columns if stage.heads is not None else c.row_stride
-        places = [self.address(a), self.address(b), self.address(c)]
-        begins = not stage.accumulate and begins_with_product(self.part, c.buffer)
-        onto = "step * nB + row_end < nT * nB" if begins else "1"
-        loop = ""
-        if stage.heads is not None:
-            loop = f"for (int64_t head = 0; head < {c_axis(stage.heads)}; ++head) "
-            steps = [c_factor(rows), c_factor(columns), f"{c_factor(rows)} * {c_factor(columns)}"]
-            places = [f"{at} + head * {step}" for at, step in zip(places, steps, strict=True)]
-        call = (
-            f"real *const block = {self.function.product_block(c_axis(rows))};\n    "
-            f"{loop}cg_gemm_tn_down(units, {c_axis(columns)}, row_end - row_begin, "
-            f"{places[0]} + first, {self.stride(a)}, {places[1]}, "
-            f"{self.stride(b)}, {places[2]} + first * {c_factor(stride)}, "
-            f"{c_axis(stride)}, {onto}, block)"
-        )
+    def _products(self, name: str, products: list[Product]) -> StageContext:
+        """Weight gradients: threads share the rows of each result, or of every head's."""
+        views = [(stage.a, stage.b, stage.target) for stage in products]
         return StageContext(
             name=name,
-            kind="product",
-            comment=f"{c} += {a}.T @ {b}",
-            prelude=self._preludes([a.buffer, b.buffer], [c.buffer]),
+            kind="products",
+            comment="\n     * ".join(f"{c} += {a}.T @ {b}" for a, b, c in views),
+            prelude=self._preludes(
+                [view.buffer for a, b, _ in views for view in (a, b)],
+                [c.buffer for _, _, c in views],
+            ),
             ahead=[],
-            units=c_axis(rows),
+            units="",
             grain=self._grain(0),
             slots=0,
             widest=0,
             zeroed=[],
             loops=[],
-            call=call,
+            call="",
             split="units",
+            outers=self._outers(products),
+        )
+
+    def _outers(self, products: list[Product]) -> OutersContext:
+        """Every operand once, and the products of which it is part."""
+        heads = products[0].heads
+        lefts: dict[tuple[str, str, str], str] = {}
+        rights: dict[tuple[str, str, str], str] = {}
+        outers: list[OuterContext] = []
+        for stage in products:
+            a, b, c = stage.a, stage.b, stage.target
+            rows, columns = c.shape if heads is None else stage.weights
+            stride = c.row_stride if heads is None else columns
+            steps = [c_factor(rows), c_factor(columns), f"{c_factor(rows)} * {c_factor(columns)}"]
+            at = [self.address(view) for view in (a, b, c)]
+            if heads is not None:
+                at = [f"{place} + head * {step}" for place, step in zip(at, steps, strict=True)]
+            left = (c_axis(rows), at[0], self.stride(a))
+            right = (c_axis(columns), at[1], self.stride(b))
+            lefts.setdefault(left, c_factor(rows))
+            rights.setdefault(right, ", ".join(right))
+            begins = not stage.accumulate and begins_with_product(self.part, c.buffer)
+            onto = "step * nB + row_end < nT * nB" if begins else "1"
+            numbers = list(lefts).index(left), list(rights).index(right)
+            outers.append(OuterContext(*numbers, at[2], c_axis(stride), onto))
+        return OutersContext(
+            heads=c_axis(heads) if heads is not None else "",
+            lefts=[
+                f"cellgen_share({rows}, part, parts, {self._grain(0)}), "
+                f"cellgen_share({rows}, part + 1, parts, {self._grain(0)}), {place}, {stride}, "
+                + self.function.product_block(list(lefts.values()), index)
+                for index, (rows, place, stride) in enumerate(lefts)
+            ],
+            rights=list(rights.values()),
+            outers=outers,
         )
 
     def _routine(self, name: str, stage: Routine) -> StageContext:

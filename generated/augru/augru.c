@@ -977,9 +977,9 @@ typedef struct {
     real *reverse_2_panel_1; /* packed weights */
     real *reverse_2_panel_2; /* packed weights */
     real *reverse_2_panel_3; /* packed weights */
-    real *deferred_9_panel_1; /* packed weights */
-    real *deferred_9_panel_2; /* packed weights */
-    real *deferred_9_panel_3; /* packed weights */
+    real *deferred_4_panel_1; /* packed weights */
+    real *deferred_4_panel_2; /* packed weights */
+    real *deferred_4_panel_3; /* packed weights */
     real *reverse_d_h_in; /* of one step */
     real *reverse_u; /* of one step */
     real *d_n_pre_time; /* kept for a chunk of steps */
@@ -988,7 +988,7 @@ typedef struct {
     real *d_u_time; /* kept for a chunk of steps */
     real *d_sigmoid_pre_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
-    real *deferred_9_whole; /* products of one step */
+    real *deferred_4_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
@@ -1287,123 +1287,48 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_3)(
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
     const real *d_h_prev_u_n_rows = memory->d_h_prev_u_n_time + step % memory->chunk_steps * nB * nH;
-    real *d_u_n_rows = memory->args->d_u_n;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_n += h_prev.T @ d_h_prev_u_n */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_u_n_rows, nH, d_u_n_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
     const real *d_n_pre_rows = memory->d_n_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step % memory->chunk_steps * nB * nH;
+    real *d_u_n_rows = memory->args->d_u_n;
     real *d_w_n_rows = memory->args->d_w_n;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_n += x.T @ d_n_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_pre_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_5)(
-    const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_u_r_rows = memory->args->d_u_r;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_r += h_prev.T @ d_r_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_r_pre_rows, nH, d_u_r_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_6)(
-    const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_w_r_rows = memory->args->d_w_r;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_r += x.T @ d_r_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_r_pre_rows, nH, d_w_r_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_7)(
-    const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_u_u_rows = memory->args->d_u_u;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_u += h_prev.T @ d_sigmoid_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_sigmoid_pre_rows, nH, d_u_u_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_8)(
-    const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_w_u_rows = memory->args->d_w_u;
 
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_u += x.T @ d_sigmoid_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_rows, nH, d_w_u_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
+    /* d_u_n += h_prev.T @ d_h_prev_u_n
+     * d_w_n += x.T @ d_n_pre
+     * d_u_r += h_prev.T @ d_r_pre
+     * d_w_r += x.T @ d_r_pre
+     * d_u_u += h_prev.T @ d_sigmoid_pre
+     * d_w_u += x.T @ d_sigmoid_pre */
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows, h_prev_stride, memory->product_block},
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + nH * cellgen_depth_of(memory->chunk_steps * nB)},
+        };
+        const cg_right rights[] = {
+            {nH, d_h_prev_u_n_rows, nH},
+            {nH, d_n_pre_rows, nH},
+            {nH, d_r_pre_rows, nH},
+            {nH, d_sigmoid_pre_rows, nH},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_u_n_rows, nH, step * nB + row_end < nT * nB},
+            {1, 1, d_w_n_rows, nH, step * nB + row_end < nT * nB},
+            {0, 2, d_u_r_rows, nH, step * nB + row_end < nT * nB},
+            {1, 2, d_w_r_rows, nH, step * nB + row_end < nT * nB},
+            {0, 3, d_u_u_rows, nH, step * nB + row_end < nT * nB},
+            {1, 3, d_w_u_rows, nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 2, rights, 4, outers, 6, row_end - row_begin);
+    }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_9)(
+CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_4)(
     const CELLGEN_NAME(augru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1429,7 +1354,7 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_9)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_9_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_4_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_n_pre_rows + row_begin * (nH), nH,
                        memory->args->w_n + first * (nH), nH,
                        out + 0 * nI, slots * nI, 0);
@@ -1457,20 +1382,20 @@ CELLGEN_STAGE void CELLGEN_NAME(augru_sequence_backward_deferred_9)(
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_9_whole + ((top + row) * slots + 0) * nI + first,
+                               memory->deferred_4_whole + ((top + row) * slots + 0) * nI + first,
                                (size_t)units * sizeof(real));
                     }
                 } else {
                     const cg_term terms1[] = {
                         {nH, d_n_pre_rows + top * (nH), nH, 1,
-                         memory->deferred_9_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_9_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_4_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_4_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_r_pre_rows + top * (nH), nH, 1,
-                         memory->deferred_9_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_9_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_4_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_4_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_sigmoid_pre_rows + top * (nH), nH, 1,
-                         memory->deferred_9_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_9_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_4_panel_3 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_4_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 3, tile + 0 * width, slots * width, 0);
                 }
@@ -1588,15 +1513,10 @@ static void CELLGEN_NAME(augru_sequence_backward_deferred)(
     CELLGEN_NAME(augru_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
     CELLGEN_NAME(augru_sequence_backward_deferred_2)(memory, step, begin, end, 0, 1);
     CELLGEN_NAME(augru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(augru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(augru_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(augru_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(augru_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(augru_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
     if (memory->unpacked)
-        CELLGEN_NAME(augru_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(augru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(augru_sequence_backward_deferred_9)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(augru_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
     (void)begin, (void)end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);
@@ -1625,13 +1545,13 @@ static void CELLGEN_NAME(augru_sequence_backward_task)(int thread, int threads, 
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_r, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
     if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_u, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_3);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_3);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_u[unit] = 0;
     if (nT == 0 && 1 % threads == thread)
@@ -1697,9 +1617,9 @@ static int64_t CELLGEN_NAME(augru_sequence_backward_place_packed)(
     CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_2_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_2_panel_3, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_9_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_9_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_9_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_4_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_4_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_4_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -1725,7 +1645,7 @@ static int64_t CELLGEN_NAME(augru_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_u_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_sigmoid_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->deferred_9_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
@@ -1733,7 +1653,7 @@ static int64_t CELLGEN_NAME(augru_sequence_backward_place)(
     CELLGEN_PLACE(memory->stage_a, real, tables, nB * 1);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_a, real, gathered, chunk_rows * 1);
-    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nH, nI) * cellgen_depth_of(chunk_rows));
+    CELLGEN_PLACE(memory->product_block, real, 1, (nH + nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
@@ -1797,13 +1717,13 @@ int CELLGEN_NAME(augru_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t n
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_3);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_r, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
     if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_u, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_3);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_3);
     return CELLGEN_OK;
 }
 

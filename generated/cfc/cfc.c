@@ -1154,7 +1154,7 @@ typedef struct {
     real *reverse_2_panel_2; /* packed weights */
     real *reverse_2_panel_3; /* packed weights */
     real *reverse_3_panel_1; /* packed weights */
-    real *deferred_9_panel_1; /* packed weights */
+    real *deferred_6_panel_1; /* packed weights */
     real *d_s_pre_time; /* kept for a chunk of steps */
     real *d_k_pre_time; /* kept for a chunk of steps */
     real *d_g_pre_time; /* kept for a chunk of steps */
@@ -1165,7 +1165,7 @@ typedef struct {
     real *reverse_3_whole; /* products of one step */
     real *deferred_q; /* of a chunk */
     real *deferred_d_b_bb_terms; /* of a chunk */
-    real *deferred_9_whole; /* products of one step */
+    real *deferred_6_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
@@ -1585,11 +1585,19 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_4)(
     const real *d_h_prev_w_bb_rows = memory->d_h_prev_w_bb_time + step % memory->chunk_steps * nB * nM;
     real *d_w_bb_rows = memory->args->d_w_bb;
 
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_bb[I:I + H, :M] += h_prev.T @ d_h_prev_w_bb */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nM, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_w_bb_rows, nM, d_w_bb_rows + nI * nM + first * nM, nM, step * nB + row_end < nT * nB, block);
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows, h_prev_stride, memory->product_block},
+        };
+        const cg_right rights[] = {
+            {nM, d_h_prev_w_bb_rows, nM},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_w_bb_rows + nI * nM, nM, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_5)(
@@ -1605,79 +1613,41 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_5)(
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
     const real *d_b_bb_terms_rows = memory->deferred_d_b_bb_terms;
+    const real *q_rows = memory->deferred_q;
+    const real *d_k_pre_rows = memory->d_k_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_g_pre_rows = memory->d_g_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_rows = memory->d_f_time + step % memory->chunk_steps * nB * nH;
     real *d_w_bb_rows = memory->args->d_w_bb;
+    real *d_w_k_rows = memory->args->d_w_k;
+    real *d_w_g_rows = memory->args->d_w_g;
+    real *d_w_f_rows = memory->args->d_w_f;
 
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_bb[:I, :M] += x.T @ d_b_bb_terms */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nM, row_end - row_begin, x_rows + first, x_stride, d_b_bb_terms_rows, nM, d_w_bb_rows + first * nM, nM, step * nB + row_end < nT * nB, block);
+    /* d_w_bb[:I, :M] += x.T @ d_b_bb_terms
+     * d_w_k += q.T @ d_k_pre
+     * d_w_g += q.T @ d_g_pre
+     * d_w_f += q.T @ d_f */
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
+            {cellgen_share(nM, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)), q_rows, nM, memory->product_block + nI * cellgen_depth_of(memory->chunk_steps * nB)},
+        };
+        const cg_right rights[] = {
+            {nM, d_b_bb_terms_rows, nM},
+            {nH, d_k_pre_rows, nH},
+            {nH, d_g_pre_rows, nH},
+            {nH, d_f_rows, nH},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_w_bb_rows, nM, step * nB + row_end < nT * nB},
+            {1, 1, d_w_k_rows, nH, step * nB + row_end < nT * nB},
+            {1, 2, d_w_g_rows, nH, step * nB + row_end < nT * nB},
+            {1, 3, d_w_f_rows, nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 2, rights, 4, outers, 4, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_6)(
-    const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    const int64_t nM = memory->nM;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)step, (void)row_begin, (void)row_end;
-    const real *q_rows = memory->deferred_q;
-    const real *d_k_pre_rows = memory->d_k_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_w_k_rows = memory->args->d_w_k;
-
-    const int64_t first = cellgen_share(nM, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_k += q.T @ d_k_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, q_rows + first, nM, d_k_pre_rows, nH, d_w_k_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_7)(
-    const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    const int64_t nM = memory->nM;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)step, (void)row_begin, (void)row_end;
-    const real *q_rows = memory->deferred_q;
-    const real *d_g_pre_rows = memory->d_g_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_w_g_rows = memory->args->d_w_g;
-
-    const int64_t first = cellgen_share(nM, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_g += q.T @ d_g_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, q_rows + first, nM, d_g_pre_rows, nH, d_w_g_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_8)(
-    const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    const int64_t nM = memory->nM;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)nM, (void)step, (void)row_begin, (void)row_end;
-    const real *q_rows = memory->deferred_q;
-    const real *d_f_rows = memory->d_f_time + step % memory->chunk_steps * nB * nH;
-    real *d_w_f_rows = memory->args->d_w_f;
-
-    const int64_t first = cellgen_share(nM, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_f += q.T @ d_f */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, q_rows + first, nM, d_f_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_9)(
     const CELLGEN_NAME(cfc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1702,7 +1672,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_9)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_9_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_6_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nM, d_b_bb_terms_rows + row_begin * (nM), nM,
                        memory->args->w_bb + first * (nM), nM,
                        out + 0 * nI, slots * nI, 0);
@@ -1724,14 +1694,14 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_9)(
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_9_whole + ((top + row) * slots + 0) * nI + first,
+                               memory->deferred_6_whole + ((top + row) * slots + 0) * nI + first,
                                (size_t)units * sizeof(real));
                     }
                 } else {
                     const cg_term terms1[] = {
                         {nM, d_b_bb_terms_rows + top * (nM), nM, 1,
-                         memory->deferred_9_panel_1 + block * (nM) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_9_panel_1, next, tile_number, pace, nM, 1 * vectors), pace},
+                         memory->deferred_6_panel_1 + block * (nM) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_6_panel_1, next, tile_number, pace, nM, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1860,16 +1830,10 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred)(
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(cfc_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(cfc_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(cfc_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(cfc_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
-        CELLGEN_NAME(cfc_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(cfc_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(cfc_sequence_backward_deferred_9)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(cfc_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
@@ -1903,7 +1867,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_task)(int thread, int threads, vo
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nM, memory->args->w_bb, nM, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < (nI + nH) * nM; ++unit) args->d_w_bb[unit] = 0;
     if (1 % threads == thread)
@@ -1970,7 +1934,7 @@ static int64_t CELLGEN_NAME(cfc_sequence_backward_place_packed)(
     CELLGEN_PLACE(memory->reverse_2_panel_2, real, 1, cg_panels_size(nH, 1, nM, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_2_panel_3, real, 1, cg_panels_size(nH, 1, nM, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(nM, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_9_panel_1, real, 1, cg_panels_size(nM, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_6_panel_1, real, 1, cg_panels_size(nM, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -1998,14 +1962,14 @@ static int64_t CELLGEN_NAME(cfc_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_q, real, 1, chunk_rows * nM);
     CELLGEN_PLACE(memory->deferred_d_b_bb_terms, real, 1, chunk_rows * nM);
-    CELLGEN_PLACE(memory->deferred_9_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_6_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->stage_ts, real, tables, nB * 1);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_ts, real, gathered, chunk_rows * 1);
-    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(cellgen_larger(nH, nI), nM) * cellgen_depth_of(chunk_rows));
+    CELLGEN_PLACE(memory->product_block, real, 1, (cellgen_larger(nH, nI + nM)) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
@@ -2071,7 +2035,7 @@ int CELLGEN_NAME(cfc_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nM, memory->args->w_bb, nM, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_9_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
     return CELLGEN_OK;
 }
 

@@ -1065,8 +1065,8 @@ typedef struct {
     cg_series series_d_x, across_d_x;
     real *reverse_2_panel_1; /* packed weights */
     real *reverse_3_panel_1; /* packed weights */
-    real *deferred_7_panel_1; /* packed weights */
-    real *deferred_7_panel_2; /* packed weights */
+    real *deferred_6_panel_1; /* packed weights */
+    real *deferred_6_panel_2; /* packed weights */
     real *reverse_d_h_in; /* of one step */
     real *d_c_bar_time; /* kept for a chunk of steps */
     real *d_r_bar_u_bar_time; /* kept for a chunk of steps */
@@ -1074,7 +1074,7 @@ typedef struct {
     real *reverse_2_whole; /* products of one step */
     real *reverse_3_whole; /* products of one step */
     real *deferred_h_prev_r; /* of a chunk */
-    real *deferred_7_whole; /* products of one step */
+    real *deferred_6_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
@@ -1483,11 +1483,19 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3)(
     const real *d_c_bar_rows = memory->d_c_bar_time + step % memory->chunk_steps * nB * nH;
     real *d_w_c_rows = memory->args->d_w_c;
 
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_c[I:I + H, :H] += h_prev_r.T @ d_c_bar */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_r_rows + first, nH, d_c_bar_rows, nH, d_w_c_rows + nI * nH + first * nH, nH, step * nB + row_end < nT * nB, block);
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_r_rows, nH, memory->product_block},
+        };
+        const cg_right rights[] = {
+            {nH, d_c_bar_rows, nH},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_w_c_rows + nI * nH, nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(
@@ -1502,38 +1510,33 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
     const real *d_c_bar_rows = memory->d_c_bar_time + step % memory->chunk_steps * nB * nH;
-    real *d_w_c_rows = memory->args->d_w_c;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_c[:I, :H] += x.T @ d_c_bar */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_c_bar_rows, nH, d_w_c_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(
-    const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
     const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step % memory->chunk_steps * nB * (2 * nH);
+    real *d_w_c_rows = memory->args->d_w_c;
     real *d_w_ru_rows = memory->args->d_w_ru;
 
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_ru[I:I + H, :2*H] += h_prev.T @ d_r_bar_u_bar */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, 2 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_r_bar_u_bar_rows, (2 * nH), d_w_ru_rows + nI * (2 * nH) + first * (2 * nH), 2 * nH, step * nB + row_end < nT * nB, block);
+    /* d_w_c[:I, :H] += x.T @ d_c_bar
+     * d_w_ru[I:I + H, :2*H] += h_prev.T @ d_r_bar_u_bar */
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows, h_prev_stride, memory->product_block + nI * cellgen_depth_of(memory->chunk_steps * nB)},
+        };
+        const cg_right rights[] = {
+            {nH, d_c_bar_rows, nH},
+            {2 * nH, d_r_bar_u_bar_rows, (2 * nH)},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_w_c_rows, nH, step * nB + row_end < nT * nB},
+            {1, 1, d_w_ru_rows + nI * (2 * nH), 2 * nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 2, rights, 2, outers, 2, row_end - row_begin);
+    }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(
     const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1547,14 +1550,22 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(
     const real *d_r_bar_u_bar_rows = memory->d_r_bar_u_bar_time + step % memory->chunk_steps * nB * (2 * nH);
     real *d_w_ru_rows = memory->args->d_w_ru;
 
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_ru[:I, :2*H] += x.T @ d_r_bar_u_bar */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, 2 * nH, row_end - row_begin, x_rows + first, x_stride, d_r_bar_u_bar_rows, (2 * nH), d_w_ru_rows + first * (2 * nH), 2 * nH, step * nB + row_end < nT * nB, block);
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
+        };
+        const cg_right rights[] = {
+            {2 * nH, d_r_bar_u_bar_rows, (2 * nH)},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_w_ru_rows, 2 * nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
+    }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(
     const CELLGEN_NAME(gru_block_cell_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1579,7 +1590,7 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_7_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_6_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_c_bar_rows + row_begin * (nH), nH,
                        memory->args->w_c + first * (nH), nH,
                        out + 0 * nI, slots * nI, 0);
@@ -1604,17 +1615,17 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_7_whole + ((top + row) * slots + 0) * nI + first,
+                               memory->deferred_6_whole + ((top + row) * slots + 0) * nI + first,
                                (size_t)units * sizeof(real));
                     }
                 } else {
                     const cg_term terms1[] = {
                         {nH, d_c_bar_rows + top * (nH), nH, 1,
-                         memory->deferred_7_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_7_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_6_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_6_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {2 * nH, d_r_bar_u_bar_rows + top * ((2 * nH)), (2 * nH), 1,
-                         memory->deferred_7_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_7_panel_2, next, tile_number, pace, 2 * nH, 1 * vectors), pace},
+                         memory->deferred_6_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_6_panel_2, next, tile_number, pace, 2 * nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
@@ -1740,12 +1751,10 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred)(
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
@@ -1772,10 +1781,10 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_task)(int thread, int 
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_c, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(2 * nH, memory->args->w_ru, 2 * nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_2);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < (nI + nH) * (2 * nH); ++unit) args->d_w_ru[unit] = 0;
     if (nT == 0 && 1 % threads == thread)
@@ -1832,8 +1841,8 @@ static int64_t CELLGEN_NAME(gru_block_cell_sequence_backward_place_packed)(
     (void)nT, (void)nB, (void)nI, (void)nH;
     CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(2 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_7_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_7_panel_2, real, 1, cg_panels_size(2 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_6_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_6_panel_2, real, 1, cg_panels_size(2 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -1858,7 +1867,7 @@ static int64_t CELLGEN_NAME(gru_block_cell_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_h_prev_r, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_7_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_6_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
@@ -1871,7 +1880,7 @@ static int64_t CELLGEN_NAME(gru_block_cell_sequence_backward_place)(
     CELLGEN_PLACE(memory->stage_d_c, real, tables, nB * nH);
     CELLGEN_PLACE(memory->later_d_c, real, tables, nB * nH);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nH, nI) * cellgen_depth_of(chunk_rows));
+    CELLGEN_PLACE(memory->product_block, real, 1, (cellgen_larger(cellgen_larger(nH, nI + nH), nI)) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
@@ -1928,10 +1937,10 @@ int CELLGEN_NAME(gru_block_cell_sequence_backward_pack)(int64_t nT, int64_t nB, 
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_c, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(2 * nH, memory->args->w_ru, 2 * nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_2);
     return CELLGEN_OK;
 }
 

@@ -67,8 +67,10 @@
 /* a line into the second-level cache */
 #if defined(__GNUC__)
 #define CELLGEN_FETCH(p) __builtin_prefetch((p), 0, 2)
+#define CELLGEN_FETCH_TO_WRITE(p) __builtin_prefetch((p), 1, 2)
 #else
 #define CELLGEN_FETCH(p) ((void)(p))
+#define CELLGEN_FETCH_TO_WRITE(p) ((void)(p))
 #endif
 
 /* ------------------------------------------------------------------------------- one vector

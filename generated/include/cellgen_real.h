@@ -115,9 +115,15 @@
 #undef cg_gemm_nn
 #undef cg_gemm_nt
 #undef cg_gemm_tn
-#undef cg_gemm_tn_down
+#undef cg_gemm_outers
+#undef cg_left
+#undef cg_right
+#undef cg_outer
 
 #define cg_gemm_nn CELLGEN_NAME(cellgen_gemm_nn)
 #define cg_gemm_nt CELLGEN_NAME(cellgen_gemm_nt)
 #define cg_gemm_tn CELLGEN_NAME(cellgen_gemm_tn)
-#define cg_gemm_tn_down CELLGEN_NAME(cellgen_gemm_tn_down)
+#define cg_gemm_outers CELLGEN_NAME(cellgen_gemm_outers)
+#define cg_left CELLGEN_NAME(cellgen_left)
+#define cg_right CELLGEN_NAME(cellgen_right)
+#define cg_outer CELLGEN_NAME(cellgen_outer)

@@ -727,11 +727,19 @@ CELLGEN_STAGE void CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_2)(
     const real *d_h_bar_rows = memory->d_h_bar_time + step % memory->chunk_steps * nB * nH;
     real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w += x.T @ d_h_bar */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_h_bar_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
+        };
+        const cg_right rights[] = {
+            {nH, d_h_bar_rows, nH},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_w_rows, nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(ind_rnn_relu_sequence_backward_deferred_3)(

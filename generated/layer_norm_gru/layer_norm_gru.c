@@ -2054,8 +2054,8 @@ typedef struct {
     cg_series series_d_x, across_d_x;
     real *reverse_6_panel_1; /* packed weights */
     real *reverse_6_panel_2; /* packed weights */
-    real *deferred_12_panel_1; /* packed weights */
-    real *deferred_12_panel_2; /* packed weights */
+    real *deferred_10_panel_1; /* packed weights */
+    real *deferred_10_panel_2; /* packed weights */
     real *reverse_d_h_in; /* of one step */
     real *reverse_z; /* of one step */
     real *r_time; /* kept for a chunk of steps */
@@ -2078,7 +2078,7 @@ typedef struct {
     real *deferred_d_sum_xw_sum_xw; /* of a chunk */
     real *deferred_d_xw_n; /* of a chunk */
     real *deferred_d_xw; /* of a chunk */
-    real *deferred_12_whole; /* products of one step */
+    real *deferred_10_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
@@ -2731,38 +2731,29 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5)(
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
     const real *d_hu_n_rows = memory->d_hu_n_time + step % memory->chunk_steps * nB * nH;
+    const real *d_hu_rows = memory->d_hu_time + step % memory->chunk_steps * nB * (2 * nH);
     real *d_u_n_rows = memory->args->d_u_n;
+    real *d_u_rows = memory->args->d_u;
 
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_n += h_prev.T @ d_hu_n */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_n_rows, nH, d_u_n_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
+    /* d_u_n += h_prev.T @ d_hu_n
+     * d_u += h_prev.T @ d_hu */
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows, h_prev_stride, memory->product_block},
+        };
+        const cg_right rights[] = {
+            {nH, d_hu_n_rows, nH},
+            {2 * nH, d_hu_rows, (2 * nH)},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_u_n_rows, nH, step * nB + row_end < nT * nB},
+            {0, 1, d_u_rows, 2 * nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 1, rights, 2, outers, 2, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_hu_rows = memory->d_hu_time + step % memory->chunk_steps * nB * (2 * nH);
-    real *d_u_rows = memory->args->d_u;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u += h_prev.T @ d_hu */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, 2 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_hu_rows, (2 * nH), d_u_rows + first * (2 * nH), 2 * nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2805,7 +2796,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2846,7 +2837,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2887,7 +2878,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2899,37 +2890,29 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
     const real *d_xw_n_rows = memory->deferred_d_xw_n;
-    real *d_w_n_rows = memory->args->d_w_n;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_n += x.T @ d_xw_n */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_xw_n_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_11)(
-    const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
     const real *d_xw_rows = memory->deferred_d_xw;
+    real *d_w_n_rows = memory->args->d_w_n;
     real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w += x.T @ d_xw */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, 2 * nH, row_end - row_begin, x_rows + first, x_stride, d_xw_rows, (2 * nH), d_w_rows + first * (2 * nH), 2 * nH, step * nB + row_end < nT * nB, block);
+    /* d_w_n += x.T @ d_xw_n
+     * d_w += x.T @ d_xw */
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
+        };
+        const cg_right rights[] = {
+            {nH, d_xw_n_rows, nH},
+            {2 * nH, d_xw_rows, (2 * nH)},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_w_n_rows, nH, step * nB + row_end < nT * nB},
+            {0, 1, d_w_rows, 2 * nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 1, rights, 2, outers, 2, row_end - row_begin);
+    }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
+CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(
     const CELLGEN_NAME(layer_norm_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -2954,7 +2937,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_12_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_10_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_xw_n_rows + row_begin * (nH), nH,
                        memory->args->w_n + first * (nH), nH,
                        out + 0 * nI, slots * nI, 0);
@@ -2979,17 +2962,17 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_12_whole + ((top + row) * slots + 0) * nI + first,
+                               memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
                                (size_t)units * sizeof(real));
                     }
                 } else {
                     const cg_term terms1[] = {
                         {nH, d_xw_n_rows + top * (nH), nH, 1,
-                         memory->deferred_12_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_12_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_10_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {2 * nH, d_xw_rows + top * ((2 * nH)), (2 * nH), 1,
-                         memory->deferred_12_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_12_panel_2, next, tile_number, pace, 2 * nH, 1 * vectors), pace},
+                         memory->deferred_10_panel_2 + block * (2 * nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_10_panel_2, next, tile_number, pace, 2 * nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
@@ -3111,22 +3094,18 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred)(
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(memory, step, begin, end, 0, 1);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_11)(memory, step, 0, rows, thread, threads);
+    CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_12)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
@@ -3153,10 +3132,10 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_task)(int thread, int 
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_6_panel_2);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_12_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(2 * nH, memory->args->w, 2 * nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_12_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * (2 * nH); ++unit) args->d_w[unit] = 0;
     if (nT == 0 && 1 % threads == thread)
@@ -3235,8 +3214,8 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place_packed)(
     (void)nT, (void)nB, (void)nI, (void)nH;
     CELLGEN_PLACE(memory->reverse_6_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_6_panel_2, real, 1, cg_panels_size(2 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_12_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_12_panel_2, real, 1, cg_panels_size(2 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_10_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_10_panel_2, real, 1, cg_panels_size(2 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -3276,13 +3255,13 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
     CELLGEN_PLACE(memory->deferred_d_sum_xw_sum_xw, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_d_xw_n, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_xw, real, 1, chunk_rows * (2 * nH));
-    CELLGEN_PLACE(memory->deferred_12_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_10_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nH, nI) * cellgen_depth_of(chunk_rows));
+    CELLGEN_PLACE(memory->product_block, real, 1, (cellgen_larger(nH, nI)) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
@@ -3349,10 +3328,10 @@ int CELLGEN_NAME(layer_norm_gru_sequence_backward_pack)(int64_t nT, int64_t nB, 
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_6_panel_2);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_12_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(2 * nH, memory->args->w, 2 * nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_12_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
     return CELLGEN_OK;
 }
 

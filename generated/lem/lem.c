@@ -1255,10 +1255,10 @@ typedef struct {
     real *reverse_3_panel_1; /* packed weights */
     real *reverse_3_panel_2; /* packed weights */
     real *reverse_3_panel_3; /* packed weights */
-    real *deferred_10_panel_1; /* packed weights */
-    real *deferred_10_panel_2; /* packed weights */
-    real *deferred_10_panel_3; /* packed weights */
-    real *deferred_10_panel_4; /* packed weights */
+    real *deferred_3_panel_1; /* packed weights */
+    real *deferred_3_panel_2; /* packed weights */
+    real *deferred_3_panel_3; /* packed weights */
+    real *deferred_3_panel_4; /* packed weights */
     real *reverse_d_y_in; /* of one step */
     real *reverse_d_z_in; /* of one step */
     real *reverse_dt_y; /* of one step */
@@ -1269,7 +1269,7 @@ typedef struct {
     real *d_sigmoid_pre_2_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
     real *reverse_3_whole; /* products of one step */
-    real *deferred_10_whole; /* products of one step */
+    real *deferred_3_whole; /* products of one step */
     real *d_y_prev_pair; /* gradient between two steps */
     real *now_y_prev; /* state before a step */
     real *rows_y_prev; /* states before many steps */
@@ -1683,166 +1683,58 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_2)(
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
     const real *d_tanh_pre_2_rows = memory->d_tanh_pre_2_time + step % memory->chunk_steps * nB * nH;
+    const real *z_rows = memory->across_z.rows + step * memory->across_z.step;
+    const int64_t z_stride = memory->across_z.row;
+    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *y_prev_rows = memory->gather ? memory->rows_y_prev
+        : step == 0 ? memory->args->y_prev : memory->series_y.rows + (step - 1) * memory->series_y.step;
+    const int64_t y_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_y.step : memory->series_y.row);
+    const real *d_sigmoid_pre_2_rows = memory->d_sigmoid_pre_2_time + step % memory->chunk_steps * nB * nH;
+    const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step % memory->chunk_steps * nB * nH;
     real *d_v_y_rows = memory->args->d_v_y;
+    real *d_w_y_rows = memory->args->d_w_y;
+    real *d_v_z_rows = memory->args->d_v_z;
+    real *d_w_z_rows = memory->args->d_w_z;
+    real *d_v_2_rows = memory->args->d_v_2;
+    real *d_w_2_rows = memory->args->d_w_2;
+    real *d_v_1_rows = memory->args->d_v_1;
+    real *d_w_1_rows = memory->args->d_w_1;
 
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_v_y += x.T @ d_tanh_pre_2 */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_2_rows, nH, d_v_y_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
+    /* d_v_y += x.T @ d_tanh_pre_2
+     * d_w_y += z.T @ d_tanh_pre_2
+     * d_v_z += x.T @ d_tanh_pre
+     * d_w_z += y_prev.T @ d_tanh_pre
+     * d_v_2 += x.T @ d_sigmoid_pre_2
+     * d_w_2 += y_prev.T @ d_sigmoid_pre_2
+     * d_v_1 += x.T @ d_sigmoid_pre
+     * d_w_1 += y_prev.T @ d_sigmoid_pre */
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), z_rows, z_stride, memory->product_block + nI * cellgen_depth_of(memory->chunk_steps * nB)},
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), y_prev_rows, y_prev_stride, memory->product_block + (nI + nH) * cellgen_depth_of(memory->chunk_steps * nB)},
+        };
+        const cg_right rights[] = {
+            {nH, d_tanh_pre_2_rows, nH},
+            {nH, d_tanh_pre_rows, nH},
+            {nH, d_sigmoid_pre_2_rows, nH},
+            {nH, d_sigmoid_pre_rows, nH},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_v_y_rows, nH, step * nB + row_end < nT * nB},
+            {1, 0, d_w_y_rows, nH, step * nB + row_end < nT * nB},
+            {0, 1, d_v_z_rows, nH, step * nB + row_end < nT * nB},
+            {2, 1, d_w_z_rows, nH, step * nB + row_end < nT * nB},
+            {0, 2, d_v_2_rows, nH, step * nB + row_end < nT * nB},
+            {2, 2, d_w_2_rows, nH, step * nB + row_end < nT * nB},
+            {0, 3, d_v_1_rows, nH, step * nB + row_end < nT * nB},
+            {2, 3, d_w_1_rows, nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 3, rights, 4, outers, 8, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_3)(
-    const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *z_rows = memory->across_z.rows + step * memory->across_z.step;
-    const int64_t z_stride = memory->across_z.row;
-    const real *d_tanh_pre_2_rows = memory->d_tanh_pre_2_time + step % memory->chunk_steps * nB * nH;
-    real *d_w_y_rows = memory->args->d_w_y;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_y += z.T @ d_tanh_pre_2 */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, z_rows + first, z_stride, d_tanh_pre_2_rows, nH, d_w_y_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_v_z_rows = memory->args->d_v_z;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_v_z += x.T @ d_tanh_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_tanh_pre_rows, nH, d_v_z_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_5)(
-    const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *y_prev_rows = memory->gather ? memory->rows_y_prev
-        : step == 0 ? memory->args->y_prev : memory->series_y.rows + (step - 1) * memory->series_y.step;
-    const int64_t y_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_y.step : memory->series_y.row);
-    const real *d_tanh_pre_rows = memory->d_tanh_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_w_z_rows = memory->args->d_w_z;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_z += y_prev.T @ d_tanh_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_tanh_pre_rows, nH, d_w_z_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_6)(
-    const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_sigmoid_pre_2_rows = memory->d_sigmoid_pre_2_time + step % memory->chunk_steps * nB * nH;
-    real *d_v_2_rows = memory->args->d_v_2;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_v_2 += x.T @ d_sigmoid_pre_2 */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_2_rows, nH, d_v_2_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_7)(
-    const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *y_prev_rows = memory->gather ? memory->rows_y_prev
-        : step == 0 ? memory->args->y_prev : memory->series_y.rows + (step - 1) * memory->series_y.step;
-    const int64_t y_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_y.step : memory->series_y.row);
-    const real *d_sigmoid_pre_2_rows = memory->d_sigmoid_pre_2_time + step % memory->chunk_steps * nB * nH;
-    real *d_w_2_rows = memory->args->d_w_2;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_2 += y_prev.T @ d_sigmoid_pre_2 */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_sigmoid_pre_2_rows, nH, d_w_2_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_8)(
-    const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_v_1_rows = memory->args->d_v_1;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_v_1 += x.T @ d_sigmoid_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_sigmoid_pre_rows, nH, d_v_1_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_9)(
-    const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *y_prev_rows = memory->gather ? memory->rows_y_prev
-        : step == 0 ? memory->args->y_prev : memory->series_y.rows + (step - 1) * memory->series_y.step;
-    const int64_t y_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_y.step : memory->series_y.row);
-    const real *d_sigmoid_pre_rows = memory->d_sigmoid_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_w_1_rows = memory->args->d_w_1;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_1 += y_prev.T @ d_sigmoid_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, y_prev_rows + first, y_prev_stride, d_sigmoid_pre_rows, nH, d_w_1_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
     const CELLGEN_NAME(lem_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1869,7 +1761,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_10_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_3_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_tanh_pre_2_rows + row_begin * (nH), nH,
                        memory->args->v_y + first * (nH), nH,
                        out + 0 * nI, slots * nI, 0);
@@ -1900,23 +1792,23 @@ CELLGEN_STAGE void CELLGEN_NAME(lem_sequence_backward_deferred_10)(
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
+                               memory->deferred_3_whole + ((top + row) * slots + 0) * nI + first,
                                (size_t)units * sizeof(real));
                     }
                 } else {
                     const cg_term terms1[] = {
                         {nH, d_tanh_pre_2_rows + top * (nH), nH, 1,
-                         memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_3_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_3_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_tanh_pre_rows + top * (nH), nH, 1,
-                         memory->deferred_10_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_3_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_3_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_sigmoid_pre_2_rows + top * (nH), nH, 1,
-                         memory->deferred_10_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_3_panel_3 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_3_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_sigmoid_pre_rows + top * (nH), nH, 1,
-                         memory->deferred_10_panel_4 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_4, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_3_panel_4 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_3_panel_4, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
                 }
@@ -2044,17 +1936,10 @@ static void CELLGEN_NAME(lem_sequence_backward_deferred)(
     }
     CELLGEN_NAME(lem_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
     CELLGEN_NAME(lem_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(lem_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(lem_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(lem_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(lem_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(lem_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(lem_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(lem_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
     if (memory->unpacked)
-        CELLGEN_NAME(lem_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(lem_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(lem_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(lem_sequence_backward_deferred_3)(memory, step, begin, end, 0, 1);
     (void)begin, (void)end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);
@@ -2086,16 +1971,16 @@ static void CELLGEN_NAME(lem_sequence_backward_task)(int thread, int threads, vo
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_3);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->v_y, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->v_z, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
     if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->v_2, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_3);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
     if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->v_1, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_4);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nH * nH; ++unit) args->d_w_1[unit] = 0;
     if (nT == 0 && 1 % threads == thread)
@@ -2171,10 +2056,10 @@ static int64_t CELLGEN_NAME(lem_sequence_backward_place_packed)(
     CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_3_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_3_panel_3, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_4, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_3_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_3_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_3_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_3_panel_4, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -2202,7 +2087,7 @@ static int64_t CELLGEN_NAME(lem_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_sigmoid_pre_2_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->deferred_10_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_3_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_y_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_y_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_y_prev, real, gathered, chunk_rows * nH);
@@ -2211,7 +2096,7 @@ static int64_t CELLGEN_NAME(lem_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_z, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nI, nH) * cellgen_depth_of(chunk_rows));
+    CELLGEN_PLACE(memory->product_block, real, 1, (nI + nH + nH) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
@@ -2280,16 +2165,16 @@ int CELLGEN_NAME(lem_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_3);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->v_y, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->v_z, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
     if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->v_2, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_3);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
     if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->v_1, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_4);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
     return CELLGEN_OK;
 }
 

@@ -704,10 +704,10 @@ typedef struct {
     cg_series series_d_v;
     cg_series series_d_x, across_d_x;
     real *reverse_2_panel_1; /* packed weights */
-    real *deferred_4_panel_1; /* packed weights */
+    real *deferred_3_panel_1; /* packed weights */
     real *d_v_total_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
-    real *deferred_4_whole; /* products of one step */
+    real *deferred_3_whole; /* products of one step */
     real *d_v_prev_pair; /* gradient between two steps */
     real *d_s_prev_pair; /* gradient between two steps */
     real *rows_s_prev; /* states before many steps */
@@ -912,37 +912,30 @@ CELLGEN_STAGE void CELLGEN_NAME(lif_sequence_backward_deferred_2)(
         : step == 0 ? memory->args->s_prev : memory->series_s.rows + (step - 1) * memory->series_s.step;
     const int64_t s_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_s.step : memory->series_s.row);
     const real *d_v_total_rows = memory->d_v_total_time + step % memory->chunk_steps * nB * nH;
+    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
+    const int64_t x_stride = memory->across_x.row;
     real *d_u_rows = memory->args->d_u;
+    real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u += s_prev.T @ d_v_total */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, s_prev_rows + first, s_prev_stride, d_v_total_rows, nH, d_u_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
+    /* d_u += s_prev.T @ d_v_total
+     * d_w += x.T @ d_v_total */
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), s_prev_rows, s_prev_stride, memory->product_block},
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + nH * cellgen_depth_of(memory->chunk_steps * nB)},
+        };
+        const cg_right rights[] = {
+            {nH, d_v_total_rows, nH},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_u_rows, nH, step * nB + row_end < nT * nB},
+            {1, 0, d_w_rows, nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 2, rights, 1, outers, 2, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lif_sequence_backward_deferred_3)(
-    const CELLGEN_NAME(lif_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_v_total_rows = memory->d_v_total_time + step % memory->chunk_steps * nB * nH;
-    real *d_w_rows = memory->args->d_w;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w += x.T @ d_v_total */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_v_total_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lif_sequence_backward_deferred_4)(
     const CELLGEN_NAME(lif_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -966,7 +959,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lif_sequence_backward_deferred_4)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_4_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_3_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_v_total_rows + row_begin * (nH), nH,
                        memory->args->w + first * (nH), nH,
                        out + 0 * nI, slots * nI, 0);
@@ -988,14 +981,14 @@ CELLGEN_STAGE void CELLGEN_NAME(lif_sequence_backward_deferred_4)(
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_4_whole + ((top + row) * slots + 0) * nI + first,
+                               memory->deferred_3_whole + ((top + row) * slots + 0) * nI + first,
                                (size_t)units * sizeof(real));
                     }
                 } else {
                     const cg_term terms1[] = {
                         {nH, d_v_total_rows + top * (nH), nH, 1,
-                         memory->deferred_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_3_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_3_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1117,11 +1110,10 @@ static void CELLGEN_NAME(lif_sequence_backward_deferred)(
     }
     CELLGEN_NAME(lif_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
     CELLGEN_NAME(lif_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(lif_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     if (memory->unpacked)
-        CELLGEN_NAME(lif_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(lif_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(lif_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(lif_sequence_backward_deferred_3)(memory, step, begin, end, 0, 1);
     (void)begin, (void)end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);
@@ -1144,7 +1136,7 @@ static void CELLGEN_NAME(lif_sequence_backward_task)(int thread, int threads, vo
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w[unit] = 0;
     if (nT == 0 && 1 % threads == thread)
@@ -1197,7 +1189,7 @@ static int64_t CELLGEN_NAME(lif_sequence_backward_place_packed)(
     int64_t bytes = 0;
     (void)nT, (void)nB, (void)nI, (void)nH;
     CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_4_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_3_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -1217,13 +1209,13 @@ static int64_t CELLGEN_NAME(lif_sequence_backward_place)(
     (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->d_v_total_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_3_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_v_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->d_s_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_s_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nH, nI) * cellgen_depth_of(chunk_rows));
+    CELLGEN_PLACE(memory->product_block, real, 1, (nH + nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
@@ -1277,7 +1269,7 @@ int CELLGEN_NAME(lif_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     return CELLGEN_OK;
 }
 

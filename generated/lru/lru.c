@@ -1388,8 +1388,8 @@ typedef struct {
     real *fixed_lam_im; /* of weights alone */
     real *reverse_3_panel_1; /* packed weights */
     real *reverse_3_panel_2; /* packed weights */
-    real *deferred_7_panel_1; /* packed weights */
-    real *deferred_7_panel_2; /* packed weights */
+    real *deferred_4_panel_1; /* packed weights */
+    real *deferred_4_panel_2; /* packed weights */
     real *reverse_d_h_re_in; /* of one step */
     real *reverse_d_h_im_in; /* of one step */
     real *d_h_im_c_im_time; /* kept for a chunk of steps */
@@ -1403,7 +1403,7 @@ typedef struct {
     real *total_d_lam_re; /* summed over all steps */
     real *total_d_scale; /* summed over all steps */
     real *deferred_d_y_copy; /* of a chunk */
-    real *deferred_7_whole; /* products of one step */
+    real *deferred_4_whole; /* products of one step */
     real *d_h_re_prev_pair; /* gradient between two steps */
     real *rows_h_re_prev; /* states before many steps */
     real *d_h_im_prev_pair; /* gradient between two steps */
@@ -1774,79 +1774,45 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_3)(
     const real *h_im_rows = memory->across_h_im.rows + step * memory->across_h_im.step;
     const int64_t h_im_stride = memory->across_h_im.row;
     const real *d_h_im_c_im_rows = memory->d_h_im_c_im_time + step % memory->chunk_steps * nB * nI;
-    real *d_c_im_rows = memory->args->d_c_im;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_c_im += h_im.T @ d_h_im_c_im */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nI, row_end - row_begin, h_im_rows + first, h_im_stride, d_h_im_c_im_rows, nI, d_c_im_rows + first * nI, nI, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_re_rows = memory->across_h_re.rows + step * memory->across_h_re.step;
     const int64_t h_re_stride = memory->across_h_re.row;
     const real *d_y_copy_rows = memory->deferred_d_y_copy;
-    real *d_c_re_rows = memory->args->d_c_re;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_c_re += h_re.T @ d_y_copy */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nI, row_end - row_begin, h_re_rows + first, h_re_stride, d_y_copy_rows, nI, d_c_re_rows + first * nI, nI, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_5)(
-    const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
     const real *d_x_b_im_rows = memory->deferred_d_x_b_im;
-    real *d_b_im_rows = memory->args->d_b_im;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_b_im += x.T @ d_x_b_im */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_b_im_rows, nH, d_b_im_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_6)(
-    const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
     const real *d_x_b_re_rows = memory->deferred_d_x_b_re;
+    real *d_c_im_rows = memory->args->d_c_im;
+    real *d_c_re_rows = memory->args->d_c_re;
+    real *d_b_im_rows = memory->args->d_b_im;
     real *d_b_re_rows = memory->args->d_b_re;
 
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_b_re += x.T @ d_x_b_re */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_b_re_rows, nH, d_b_re_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
+    /* d_c_im += h_im.T @ d_h_im_c_im
+     * d_c_re += h_re.T @ d_y_copy
+     * d_b_im += x.T @ d_x_b_im
+     * d_b_re += x.T @ d_x_b_re */
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_im_rows, h_im_stride, memory->product_block},
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_re_rows, h_re_stride, memory->product_block + nH * cellgen_depth_of(memory->chunk_steps * nB)},
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + (nH + nH) * cellgen_depth_of(memory->chunk_steps * nB)},
+        };
+        const cg_right rights[] = {
+            {nI, d_h_im_c_im_rows, nI},
+            {nI, d_y_copy_rows, nI},
+            {nH, d_x_b_im_rows, nH},
+            {nH, d_x_b_re_rows, nH},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_c_im_rows, nI, step * nB + row_end < nT * nB},
+            {1, 1, d_c_re_rows, nI, step * nB + row_end < nT * nB},
+            {2, 2, d_b_im_rows, nH, step * nB + row_end < nT * nB},
+            {2, 3, d_b_re_rows, nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 3, rights, 4, outers, 4, row_end - row_begin);
+    }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_4)(
     const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1874,7 +1840,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_7_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_4_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_x_b_im_rows + row_begin * (nH), nH,
                        memory->args->b_im + first * (nH), nH,
                        out + 0 * nI, slots * nI, 0);
@@ -1899,17 +1865,17 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_7)(
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_7_whole + ((top + row) * slots + 0) * nI + first,
+                               memory->deferred_4_whole + ((top + row) * slots + 0) * nI + first,
                                (size_t)units * sizeof(real));
                     }
                 } else {
                     const cg_term terms1[] = {
                         {nH, d_x_b_im_rows + top * (nH), nH, 1,
-                         memory->deferred_7_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_7_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_4_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_4_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_x_b_re_rows + top * (nH), nH, 1,
-                         memory->deferred_7_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_7_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_4_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_4_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
@@ -2159,16 +2125,10 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred)(
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(lru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(lru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(lru_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(lru_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
-        CELLGEN_NAME(lru_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(lru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(lru_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(lru_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
@@ -2197,10 +2157,10 @@ static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, vo
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_2);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->b_im, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->b_re, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_b_re[unit] = 0;
     if (nT == 0 && 1 % threads == thread)
@@ -2275,8 +2235,8 @@ static int64_t CELLGEN_NAME(lru_sequence_backward_place_packed)(
     CELLGEN_PLACE(memory->fixed_lam_im, real, 1, nH);
     CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_3_panel_2, real, 1, cg_panels_size(nI, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_7_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_7_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_4_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_4_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -2307,7 +2267,7 @@ static int64_t CELLGEN_NAME(lru_sequence_backward_place)(
     CELLGEN_PLACE(memory->total_d_lam_re, real, 1, nH);
     CELLGEN_PLACE(memory->total_d_scale, real, 1, nH);
     CELLGEN_PLACE(memory->deferred_d_y_copy, real, 1, chunk_rows * nI);
-    CELLGEN_PLACE(memory->deferred_7_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_re_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_re_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_h_im_prev_pair, real, 1, 2 * nB * nH);
@@ -2319,7 +2279,7 @@ static int64_t CELLGEN_NAME(lru_sequence_backward_place)(
     CELLGEN_PLACE(memory->later_d_y, real, tables, nB * nI);
     CELLGEN_PLACE(memory->rows_d_y, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nH, nI) * cellgen_depth_of(chunk_rows));
+    CELLGEN_PLACE(memory->product_block, real, 1, (nH + nH + nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
@@ -2383,10 +2343,10 @@ int CELLGEN_NAME(lru_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_2);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->b_im, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->b_re, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
     return CELLGEN_OK;
 }
 

@@ -1102,16 +1102,16 @@ typedef struct {
     real *reverse_2_panel_2; /* packed weights */
     real *reverse_2_panel_3; /* packed weights */
     real *reverse_2_panel_4; /* packed weights */
-    real *deferred_10_panel_1; /* packed weights */
-    real *deferred_10_panel_2; /* packed weights */
-    real *deferred_10_panel_3; /* packed weights */
-    real *deferred_10_panel_4; /* packed weights */
+    real *deferred_3_panel_1; /* packed weights */
+    real *deferred_3_panel_2; /* packed weights */
+    real *deferred_3_panel_3; /* packed weights */
+    real *deferred_3_panel_4; /* packed weights */
     real *d_o_bar_time; /* kept for a chunk of steps */
     real *d_g_bar_time; /* kept for a chunk of steps */
     real *d_f_bar_time; /* kept for a chunk of steps */
     real *d_i_bar_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
-    real *deferred_10_whole; /* products of one step */
+    real *deferred_3_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *rows_h_prev; /* states before many steps */
     real *d_c_prev_pair; /* gradient between two steps */
@@ -1389,166 +1389,54 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_2)(
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
     const real *d_o_bar_rows = memory->d_o_bar_time + step % memory->chunk_steps * nB * nH;
+    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
+    const int64_t x_stride = memory->across_x.row;
+    const real *d_g_bar_rows = memory->d_g_bar_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_bar_rows = memory->d_f_bar_time + step % memory->chunk_steps * nB * nH;
+    const real *d_i_bar_rows = memory->d_i_bar_time + step % memory->chunk_steps * nB * nH;
     real *d_u_o_rows = memory->args->d_u_o;
+    real *d_w_o_rows = memory->args->d_w_o;
+    real *d_u_g_rows = memory->args->d_u_g;
+    real *d_w_g_rows = memory->args->d_w_g;
+    real *d_u_f_rows = memory->args->d_u_f;
+    real *d_w_f_rows = memory->args->d_w_f;
+    real *d_u_i_rows = memory->args->d_u_i;
+    real *d_w_i_rows = memory->args->d_w_i;
 
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_o += h_prev.T @ d_o_bar */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_o_bar_rows, nH, d_u_o_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
+    /* d_u_o += h_prev.T @ d_o_bar
+     * d_w_o += x.T @ d_o_bar
+     * d_u_g += h_prev.T @ d_g_bar
+     * d_w_g += x.T @ d_g_bar
+     * d_u_f += h_prev.T @ d_f_bar
+     * d_w_f += x.T @ d_f_bar
+     * d_u_i += h_prev.T @ d_i_bar
+     * d_w_i += x.T @ d_i_bar */
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows, h_prev_stride, memory->product_block},
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + nH * cellgen_depth_of(memory->chunk_steps * nB)},
+        };
+        const cg_right rights[] = {
+            {nH, d_o_bar_rows, nH},
+            {nH, d_g_bar_rows, nH},
+            {nH, d_f_bar_rows, nH},
+            {nH, d_i_bar_rows, nH},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_u_o_rows, nH, step * nB + row_end < nT * nB},
+            {1, 0, d_w_o_rows, nH, step * nB + row_end < nT * nB},
+            {0, 1, d_u_g_rows, nH, step * nB + row_end < nT * nB},
+            {1, 1, d_w_g_rows, nH, step * nB + row_end < nT * nB},
+            {0, 2, d_u_f_rows, nH, step * nB + row_end < nT * nB},
+            {1, 2, d_w_f_rows, nH, step * nB + row_end < nT * nB},
+            {0, 3, d_u_i_rows, nH, step * nB + row_end < nT * nB},
+            {1, 3, d_w_i_rows, nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 2, rights, 4, outers, 8, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_3)(
-    const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_o_bar_rows = memory->d_o_bar_time + step % memory->chunk_steps * nB * nH;
-    real *d_w_o_rows = memory->args->d_w_o;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_o += x.T @ d_o_bar */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_o_bar_rows, nH, d_w_o_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_g_bar_rows = memory->d_g_bar_time + step % memory->chunk_steps * nB * nH;
-    real *d_u_g_rows = memory->args->d_u_g;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_g += h_prev.T @ d_g_bar */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_g_bar_rows, nH, d_u_g_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_5)(
-    const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_g_bar_rows = memory->d_g_bar_time + step % memory->chunk_steps * nB * nH;
-    real *d_w_g_rows = memory->args->d_w_g;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_g += x.T @ d_g_bar */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_g_bar_rows, nH, d_w_g_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_6)(
-    const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_f_bar_rows = memory->d_f_bar_time + step % memory->chunk_steps * nB * nH;
-    real *d_u_f_rows = memory->args->d_u_f;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_f += h_prev.T @ d_f_bar */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_bar_rows, nH, d_u_f_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_7)(
-    const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_f_bar_rows = memory->d_f_bar_time + step % memory->chunk_steps * nB * nH;
-    real *d_w_f_rows = memory->args->d_w_f;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_f += x.T @ d_f_bar */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_bar_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_8)(
-    const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_i_bar_rows = memory->d_i_bar_time + step % memory->chunk_steps * nB * nH;
-    real *d_u_i_rows = memory->args->d_u_i;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_i += h_prev.T @ d_i_bar */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_i_bar_rows, nH, d_u_i_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_9)(
-    const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_i_bar_rows = memory->d_i_bar_time + step % memory->chunk_steps * nB * nH;
-    real *d_w_i_rows = memory->args->d_w_i;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_i += x.T @ d_i_bar */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_i_bar_rows, nH, d_w_i_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_10)(
     const CELLGEN_NAME(lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1575,7 +1463,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_10)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_10_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_3_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_o_bar_rows + row_begin * (nH), nH,
                        memory->args->w_o + first * (nH), nH,
                        out + 0 * nI, slots * nI, 0);
@@ -1606,23 +1494,23 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_sequence_backward_deferred_10)(
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
+                               memory->deferred_3_whole + ((top + row) * slots + 0) * nI + first,
                                (size_t)units * sizeof(real));
                     }
                 } else {
                     const cg_term terms1[] = {
                         {nH, d_o_bar_rows + top * (nH), nH, 1,
-                         memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_3_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_3_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_g_bar_rows + top * (nH), nH, 1,
-                         memory->deferred_10_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_3_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_3_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_f_bar_rows + top * (nH), nH, 1,
-                         memory->deferred_10_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_3_panel_3 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_3_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_i_bar_rows + top * (nH), nH, 1,
-                         memory->deferred_10_panel_4 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_4, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_3_panel_4 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_3_panel_4, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
                 }
@@ -1748,17 +1636,10 @@ static void CELLGEN_NAME(lstm_sequence_backward_deferred)(
     }
     CELLGEN_NAME(lstm_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
     CELLGEN_NAME(lstm_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(lstm_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(lstm_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(lstm_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(lstm_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(lstm_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(lstm_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(lstm_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
     if (memory->unpacked)
-        CELLGEN_NAME(lstm_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(lstm_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(lstm_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(lstm_sequence_backward_deferred_3)(memory, step, begin, end, 0, 1);
     (void)begin, (void)end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);
@@ -1790,16 +1671,16 @@ static void CELLGEN_NAME(lstm_sequence_backward_task)(int thread, int threads, v
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_4);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_o, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_g, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
     if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_3);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
     if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_i, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_4);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_i[unit] = 0;
     if (nT == 0 && 1 % threads == thread)
@@ -1873,10 +1754,10 @@ static int64_t CELLGEN_NAME(lstm_sequence_backward_place_packed)(
     CELLGEN_PLACE(memory->reverse_2_panel_2, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_2_panel_3, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_2_panel_4, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_4, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_3_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_3_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_3_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_3_panel_4, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -1899,14 +1780,14 @@ static int64_t CELLGEN_NAME(lstm_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_f_bar_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_i_bar_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->deferred_10_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_3_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nH, nI) * cellgen_depth_of(chunk_rows));
+    CELLGEN_PLACE(memory->product_block, real, 1, (nH + nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
@@ -1975,16 +1856,16 @@ int CELLGEN_NAME(lstm_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_2_panel_4);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_o, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_g, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
     if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_3);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
     if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_i, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_4);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
     return CELLGEN_OK;
 }
 

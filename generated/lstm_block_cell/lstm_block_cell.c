@@ -1413,11 +1413,19 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_3)(
     const real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w[I:I + H, :4*H] += h_prev.T @ d_icfo */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_icfo_rows, (4 * nH), d_w_rows + nI * (4 * nH) + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB, block);
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows, h_prev_stride, memory->product_block},
+        };
+        const cg_right rights[] = {
+            {4 * nH, d_icfo_rows, (4 * nH)},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_w_rows + nI * (4 * nH), 4 * nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_4)(
@@ -1434,11 +1442,19 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_4)(
     const real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
     real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w[:I, :4*H] += x.T @ d_icfo */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_icfo_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB, block);
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
+        };
+        const cg_right rights[] = {
+            {4 * nH, d_icfo_rows, (4 * nH)},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_w_rows, 4 * nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_5)(
@@ -1753,7 +1769,7 @@ static int64_t CELLGEN_NAME(lstm_block_cell_sequence_backward_place)(
     CELLGEN_PLACE(memory->stage_d_co, real, tables, nB * nH);
     CELLGEN_PLACE(memory->later_d_co, real, tables, nB * nH);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nH, nI) * cellgen_depth_of(chunk_rows));
+    CELLGEN_PLACE(memory->product_block, real, 1, (cellgen_larger(nH, nI)) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);

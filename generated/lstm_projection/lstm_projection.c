@@ -1156,7 +1156,7 @@ typedef struct {
     cg_series series_d_x, across_d_x;
     real *reverse_3_panel_1; /* packed weights */
     real *reverse_4_panel_1; /* packed weights */
-    real *deferred_6_panel_1; /* packed weights */
+    real *deferred_4_panel_1; /* packed weights */
     real *d_r_in_time; /* kept for a chunk of steps */
     real *reverse_d_c_in; /* of one step */
     real *tanh_c_time; /* kept for a chunk of steps */
@@ -1164,7 +1164,7 @@ typedef struct {
     real *reverse_3_whole; /* products of one step */
     real *reverse_4_whole; /* products of one step */
     real *deferred_o_tanh_c; /* of a chunk */
-    real *deferred_6_whole; /* products of one step */
+    real *deferred_4_whole; /* products of one step */
     real *d_r_prev_pair; /* gradient between two steps */
     real *rows_r_prev; /* states before many steps */
     real *d_c_prev_pair; /* gradient between two steps */
@@ -1576,61 +1576,39 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *o_tanh_c_rows = memory->deferred_o_tanh_c;
     const real *d_r_in_rows = memory->d_r_in_time + step % memory->chunk_steps * nB * nP;
-    real *d_w_p_rows = memory->args->d_w_p;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_p += o_tanh_c.T @ d_r_in */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nP, row_end - row_begin, o_tanh_c_rows + first, nH, d_r_in_rows, nP, d_w_p_rows + first * nP, nP, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *r_prev_rows = memory->gather ? memory->rows_r_prev
         : step == 0 ? memory->args->r_prev : memory->series_r.rows + (step - 1) * memory->series_r.step;
     const int64_t r_prev_stride = memory->gather || step == 0 ? nP : (nB == 1 ? memory->series_r.step : memory->series_r.row);
     const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_u_rows = memory->args->d_u;
-
-    const int64_t first = cellgen_share(nP, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nP, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u += r_prev.T @ d_b_x_w_r_prev_u */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, r_prev_rows + first, r_prev_stride, d_b_x_w_r_prev_u_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_5)(
-    const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nP = memory->nP;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nP, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_b_x_w_r_prev_u_rows = memory->d_b_x_w_r_prev_u_time + step % memory->chunk_steps * nB * (4 * nH);
+    real *d_w_p_rows = memory->args->d_w_p;
+    real *d_u_rows = memory->args->d_u;
     real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w += x.T @ d_b_x_w_r_prev_u */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_b_x_w_r_prev_u_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB, block);
+    /* d_w_p += o_tanh_c.T @ d_r_in
+     * d_u += r_prev.T @ d_b_x_w_r_prev_u
+     * d_w += x.T @ d_b_x_w_r_prev_u */
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), o_tanh_c_rows, nH, memory->product_block},
+            {cellgen_share(nP, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nP, part + 1, parts, CELLGEN_GRAIN(0)), r_prev_rows, r_prev_stride, memory->product_block + nH * cellgen_depth_of(memory->chunk_steps * nB)},
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + (nH + nP) * cellgen_depth_of(memory->chunk_steps * nB)},
+        };
+        const cg_right rights[] = {
+            {nP, d_r_in_rows, nP},
+            {4 * nH, d_b_x_w_r_prev_u_rows, (4 * nH)},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_w_p_rows, nP, step * nB + row_end < nT * nB},
+            {1, 1, d_u_rows, 4 * nH, step * nB + row_end < nT * nB},
+            {2, 1, d_w_rows, 4 * nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 3, rights, 2, outers, 3, row_end - row_begin);
+    }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
+CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(
     const CELLGEN_NAME(lstm_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1655,7 +1633,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_6_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_4_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_b_x_w_r_prev_u_rows + row_begin * ((4 * nH)), (4 * nH),
                        memory->args->w + first * (4 * nH), 4 * nH,
                        out + 0 * nI, slots * nI, 0);
@@ -1677,14 +1655,14 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_6_whole + ((top + row) * slots + 0) * nI + first,
+                               memory->deferred_4_whole + ((top + row) * slots + 0) * nI + first,
                                (size_t)units * sizeof(real));
                     }
                 } else {
                     const cg_term terms1[] = {
                         {4 * nH, d_b_x_w_r_prev_u_rows + top * ((4 * nH)), (4 * nH), 1,
-                         memory->deferred_6_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_6_panel_1, next, tile_number, pace, 4 * nH, 1 * vectors), pace},
+                         memory->deferred_4_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_4_panel_1, next, tile_number, pace, 4 * nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -1817,14 +1795,10 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_deferred)(
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(lstm_projection_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(lstm_projection_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
-        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(lstm_projection_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
@@ -1852,7 +1826,7 @@ static void CELLGEN_NAME(lstm_projection_sequence_backward_task)(int thread, int
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_4_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * (4 * nH); ++unit) args->d_w[unit] = 0;
     if (nT == 0 && 1 % threads == thread)
@@ -1912,7 +1886,7 @@ static int64_t CELLGEN_NAME(lstm_projection_sequence_backward_place_packed)(
     (void)nT, (void)nB, (void)nI, (void)nP, (void)nH;
     CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(nP, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_4_panel_1, real, 1, cg_panels_size(4 * nH, 1, nP, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_6_panel_1, real, 1, cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_4_panel_1, real, 1, cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -1937,14 +1911,14 @@ static int64_t CELLGEN_NAME(lstm_projection_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->reverse_4_whole, real, plan->unpacked, nB * 1 * nP);
     CELLGEN_PLACE(memory->deferred_o_tanh_c, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_6_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_r_prev_pair, real, 1, 2 * nB * nP);
     CELLGEN_PLACE(memory->rows_r_prev, real, gathered, chunk_rows * nP);
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(cellgen_larger(nH, nP), nI) * cellgen_depth_of(chunk_rows));
+    CELLGEN_PLACE(memory->product_block, real, 1, (nH + nP + nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
@@ -2003,7 +1977,7 @@ int CELLGEN_NAME(lstm_projection_sequence_backward_pack)(int64_t nT, int64_t nB,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_4_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     return CELLGEN_OK;
 }
 

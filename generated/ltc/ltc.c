@@ -2484,7 +2484,7 @@ typedef struct {
     real *reverse_7_panel_1; /* packed weights */
     real *reverse_8_panel_1; /* packed weights */
     real *reverse_9_panel_1; /* packed weights */
-    real *deferred_10_panel_1; /* packed weights */
+    real *deferred_4_panel_1; /* packed weights */
     real *reverse_d_h_in; /* of one step */
     real *reverse_dt; /* of one step */
     real *h_1_time; /* kept for a chunk of steps */
@@ -2535,7 +2535,7 @@ typedef struct {
     real *total_d_u_4; /* summed over all steps */
     real *total_d_u_5; /* summed over all steps */
     real *total_d_u_6; /* summed over all steps */
-    real *deferred_10_whole; /* products of one step */
+    real *deferred_4_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *now_h_prev; /* state before a step */
     real *rows_h_prev; /* states before many steps */
@@ -3754,139 +3754,69 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_3)(
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_5_rows = memory->h_5_time + step % memory->chunk_steps * nB * nH;
     const real *d_f_6_pre_rows = memory->d_f_6_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_u_1_rows = memory->total_d_u_1;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_1 += h_5.T @ d_f_6_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_5_rows + first, nH, d_f_6_pre_rows, nH, d_u_1_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_4_rows = memory->h_4_time + step % memory->chunk_steps * nB * nH;
     const real *d_f_5_pre_rows = memory->d_f_5_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_u_2_rows = memory->total_d_u_2;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_2 += h_4.T @ d_f_5_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_4_rows + first, nH, d_f_5_pre_rows, nH, d_u_2_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_3_rows = memory->h_3_time + step % memory->chunk_steps * nB * nH;
     const real *d_f_4_pre_rows = memory->d_f_4_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_u_3_rows = memory->total_d_u_3;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_3 += h_3.T @ d_f_4_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_3_rows + first, nH, d_f_4_pre_rows, nH, d_u_3_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_6)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_2_rows = memory->h_2_time + step % memory->chunk_steps * nB * nH;
     const real *d_f_3_pre_rows = memory->d_f_3_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_u_4_rows = memory->total_d_u_4;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_4 += h_2.T @ d_f_3_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_2_rows + first, nH, d_f_3_pre_rows, nH, d_u_4_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_7)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_1_rows = memory->h_1_time + step % memory->chunk_steps * nB * nH;
     const real *d_f_2_pre_rows = memory->d_f_2_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_u_5_rows = memory->total_d_u_5;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_5 += h_1.T @ d_f_2_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_1_rows + first, nH, d_f_2_pre_rows, nH, d_u_5_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_8)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
     const real *d_f_1_pre_rows = memory->d_f_1_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_u_6_rows = memory->total_d_u_6;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_6 += h_prev.T @ d_f_1_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_f_1_pre_rows, nH, d_u_6_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_9)(
-    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
     const real *d_drive_rows = memory->deferred_d_drive;
+    real *d_u_1_rows = memory->total_d_u_1;
+    real *d_u_2_rows = memory->total_d_u_2;
+    real *d_u_3_rows = memory->total_d_u_3;
+    real *d_u_4_rows = memory->total_d_u_4;
+    real *d_u_5_rows = memory->total_d_u_5;
+    real *d_u_6_rows = memory->total_d_u_6;
     real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w += x.T @ d_drive */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_drive_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
+    /* d_u_1 += h_5.T @ d_f_6_pre
+     * d_u_2 += h_4.T @ d_f_5_pre
+     * d_u_3 += h_3.T @ d_f_4_pre
+     * d_u_4 += h_2.T @ d_f_3_pre
+     * d_u_5 += h_1.T @ d_f_2_pre
+     * d_u_6 += h_prev.T @ d_f_1_pre
+     * d_w += x.T @ d_drive */
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_5_rows, nH, memory->product_block},
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_4_rows, nH, memory->product_block + nH * cellgen_depth_of(memory->chunk_steps * nB)},
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_3_rows, nH, memory->product_block + (nH + nH) * cellgen_depth_of(memory->chunk_steps * nB)},
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_2_rows, nH, memory->product_block + (nH + nH + nH) * cellgen_depth_of(memory->chunk_steps * nB)},
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_1_rows, nH, memory->product_block + (nH + nH + nH + nH) * cellgen_depth_of(memory->chunk_steps * nB)},
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows, h_prev_stride, memory->product_block + (nH + nH + nH + nH + nH) * cellgen_depth_of(memory->chunk_steps * nB)},
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + (nH + nH + nH + nH + nH + nH) * cellgen_depth_of(memory->chunk_steps * nB)},
+        };
+        const cg_right rights[] = {
+            {nH, d_f_6_pre_rows, nH},
+            {nH, d_f_5_pre_rows, nH},
+            {nH, d_f_4_pre_rows, nH},
+            {nH, d_f_3_pre_rows, nH},
+            {nH, d_f_2_pre_rows, nH},
+            {nH, d_f_1_pre_rows, nH},
+            {nH, d_drive_rows, nH},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_u_1_rows, nH, step * nB + row_end < nT * nB},
+            {1, 1, d_u_2_rows, nH, step * nB + row_end < nT * nB},
+            {2, 2, d_u_3_rows, nH, step * nB + row_end < nT * nB},
+            {3, 3, d_u_4_rows, nH, step * nB + row_end < nT * nB},
+            {4, 4, d_u_5_rows, nH, step * nB + row_end < nT * nB},
+            {5, 5, d_u_6_rows, nH, step * nB + row_end < nT * nB},
+            {6, 6, d_w_rows, nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 7, rights, 7, outers, 7, row_end - row_begin);
+    }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_4)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -3910,7 +3840,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_10_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_4_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_drive_rows + row_begin * (nH), nH,
                        memory->args->w + first * (nH), nH,
                        out + 0 * nI, slots * nI, 0);
@@ -3932,14 +3862,14 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
+                               memory->deferred_4_whole + ((top + row) * slots + 0) * nI + first,
                                (size_t)units * sizeof(real));
                     }
                 } else {
                     const cg_term terms1[] = {
                         {nH, d_drive_rows + top * (nH), nH, 1,
-                         memory->deferred_10_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_4_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_4_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 1, tile + 0 * width, slots * width, 0);
                 }
@@ -3974,7 +3904,7 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_10)(
     }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_11)(
+CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_5)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -4126,24 +4056,12 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred)(
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(ltc_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(ltc_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(ltc_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(ltc_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(ltc_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(ltc_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(ltc_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
-        CELLGEN_NAME(ltc_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(ltc_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(ltc_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(ltc_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(ltc_sequence_backward_deferred_11)(memory, step, begin, end, 0, 1);
+    CELLGEN_NAME(ltc_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
@@ -4182,7 +4100,7 @@ static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, vo
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_9_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w[unit] = 0;
     if (1 % threads == thread)
@@ -4268,7 +4186,7 @@ static int64_t CELLGEN_NAME(ltc_sequence_backward_place_packed)(
     CELLGEN_PLACE(memory->reverse_7_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_8_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_9_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_4_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -4336,7 +4254,7 @@ static int64_t CELLGEN_NAME(ltc_sequence_backward_place)(
     CELLGEN_PLACE(memory->total_d_u_4, real, 1, nH * nH);
     CELLGEN_PLACE(memory->total_d_u_5, real, 1, nH * nH);
     CELLGEN_PLACE(memory->total_d_u_6, real, 1, nH * nH);
-    CELLGEN_PLACE(memory->deferred_10_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_h_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
@@ -4344,7 +4262,7 @@ static int64_t CELLGEN_NAME(ltc_sequence_backward_place)(
     CELLGEN_PLACE(memory->stage_ts, real, tables, nB * 1);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_ts, real, gathered, chunk_rows * 1);
-    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nH, nI) * cellgen_depth_of(chunk_rows));
+    CELLGEN_PLACE(memory->product_block, real, 1, (nH + nH + nH + nH + nH + nH + nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
@@ -4415,7 +4333,7 @@ int CELLGEN_NAME(ltc_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t nI,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_9_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     return CELLGEN_OK;
 }
 

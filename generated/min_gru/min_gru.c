@@ -701,12 +701,12 @@ typedef struct {
     cg_series series_h;
     cg_series series_d_h;
     cg_series series_d_x, across_d_x;
-    real *deferred_4_panel_1; /* packed weights */
-    real *deferred_4_panel_2; /* packed weights */
+    real *deferred_3_panel_1; /* packed weights */
+    real *deferred_3_panel_2; /* packed weights */
     real *d_h_in_time; /* kept for a chunk of steps */
     real *deferred_d_n_bar; /* of a chunk */
     real *deferred_d_z_pre; /* of a chunk */
-    real *deferred_4_whole; /* products of one step */
+    real *deferred_3_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *rows_h_prev; /* states before many steps */
     real *rows_x; /* rows of many steps */
@@ -824,37 +824,29 @@ CELLGEN_STAGE void CELLGEN_NAME(min_gru_sequence_backward_deferred_2)(
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
     const real *d_n_bar_rows = memory->deferred_d_n_bar;
+    const real *d_z_pre_rows = memory->deferred_d_z_pre;
     real *d_w_n_rows = memory->args->d_w_n;
+    real *d_w_z_rows = memory->args->d_w_z;
 
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_n += x.T @ d_n_bar */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_n_bar_rows, nH, d_w_n_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
+    /* d_w_n += x.T @ d_n_bar
+     * d_w_z += x.T @ d_z_pre */
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
+        };
+        const cg_right rights[] = {
+            {nH, d_n_bar_rows, nH},
+            {nH, d_z_pre_rows, nH},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_w_n_rows, nH, step * nB + row_end < nT * nB},
+            {0, 1, d_w_z_rows, nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 1, rights, 2, outers, 2, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(min_gru_sequence_backward_deferred_3)(
-    const CELLGEN_NAME(min_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_z_pre_rows = memory->deferred_d_z_pre;
-    real *d_w_z_rows = memory->args->d_w_z;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_z += x.T @ d_z_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, nH, d_w_z_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(min_gru_sequence_backward_deferred_4)(
     const CELLGEN_NAME(min_gru_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -879,7 +871,7 @@ CELLGEN_STAGE void CELLGEN_NAME(min_gru_sequence_backward_deferred_4)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_4_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_3_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_n_bar_rows + row_begin * (nH), nH,
                        memory->args->w_n + first * (nH), nH,
                        out + 0 * nI, slots * nI, 0);
@@ -904,17 +896,17 @@ CELLGEN_STAGE void CELLGEN_NAME(min_gru_sequence_backward_deferred_4)(
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_4_whole + ((top + row) * slots + 0) * nI + first,
+                               memory->deferred_3_whole + ((top + row) * slots + 0) * nI + first,
                                (size_t)units * sizeof(real));
                     }
                 } else {
                     const cg_term terms1[] = {
                         {nH, d_n_bar_rows + top * (nH), nH, 1,
-                         memory->deferred_4_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_3_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_3_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_z_pre_rows + top * (nH), nH, 1,
-                         memory->deferred_4_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_4_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_3_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_3_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
@@ -1025,12 +1017,10 @@ static void CELLGEN_NAME(min_gru_sequence_backward_deferred)(
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(min_gru_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(min_gru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
-        CELLGEN_NAME(min_gru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(min_gru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(min_gru_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(min_gru_sequence_backward_deferred_3)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
@@ -1051,10 +1041,10 @@ static void CELLGEN_NAME(min_gru_sequence_backward_task)(int thread, int threads
     const unsigned modes = cellgen_flush_denormals(memory->flush);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_z, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_z[unit] = 0;
     if (1 % threads == thread)
@@ -1105,8 +1095,8 @@ static int64_t CELLGEN_NAME(min_gru_sequence_backward_place_packed)(
 {
     int64_t bytes = 0;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    CELLGEN_PLACE(memory->deferred_4_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_4_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_3_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_3_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -1127,7 +1117,7 @@ static int64_t CELLGEN_NAME(min_gru_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_h_in_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_n_bar, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_z_pre, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_3_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
@@ -1183,10 +1173,10 @@ int CELLGEN_NAME(min_gru_sequence_backward_pack)(int64_t nT, int64_t nB, int64_t
     (void)memory, (void)thread, (void)threads;
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_n, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_z, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
     return CELLGEN_OK;
 }
 

@@ -1266,8 +1266,8 @@ typedef struct {
     cg_series series_d_x, across_d_x;
     real *reverse_2_panel_1; /* packed weights */
     real *reverse_3_panel_1; /* packed weights */
-    real *deferred_7_panel_1; /* packed weights */
-    real *deferred_7_panel_2; /* packed weights */
+    real *deferred_4_panel_1; /* packed weights */
+    real *deferred_4_panel_2; /* packed weights */
     real *d_b_x_w_m_u_time; /* kept for a chunk of steps */
     real *d_m_time; /* kept for a chunk of steps */
     real *d_h_prev_u_m_time; /* kept for a chunk of steps */
@@ -1275,7 +1275,7 @@ typedef struct {
     real *reverse_3_whole; /* products of one step */
     real *deferred_m; /* of a chunk */
     real *deferred_d_x_w_m; /* of a chunk */
-    real *deferred_7_whole; /* products of one step */
+    real *deferred_4_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *rows_h_prev; /* states before many steps */
     real *d_c_prev_pair; /* gradient between two steps */
@@ -1657,80 +1657,44 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *m_rows = memory->deferred_m;
     const real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_u_rows = memory->args->d_u;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u += m.T @ d_b_x_w_m_u */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, m_rows + first, nH, d_b_x_w_m_u_rows, (4 * nH), d_u_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(multiplicative_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
-    const real *d_b_x_w_m_u_rows = memory->d_b_x_w_m_u_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_w_rows = memory->args->d_w;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w += x.T @ d_b_x_w_m_u */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, 4 * nH, row_end - row_begin, x_rows + first, x_stride, d_b_x_w_m_u_rows, (4 * nH), d_w_rows + first * (4 * nH), 4 * nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_5)(
-    const CELLGEN_NAME(multiplicative_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *h_prev_rows = memory->gather ? memory->rows_h_prev
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_h.step : memory->series_h.row);
     const real *d_h_prev_u_m_rows = memory->d_h_prev_u_m_time + step % memory->chunk_steps * nB * nH;
-    real *d_u_m_rows = memory->args->d_u_m;
-
-    const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_u_m += h_prev.T @ d_h_prev_u_m */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, h_prev_rows + first, h_prev_stride, d_h_prev_u_m_rows, nH, d_u_m_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_6)(
-    const CELLGEN_NAME(multiplicative_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
     const real *d_x_w_m_rows = memory->deferred_d_x_w_m;
+    real *d_u_rows = memory->args->d_u;
+    real *d_w_rows = memory->args->d_w;
+    real *d_u_m_rows = memory->args->d_u_m;
     real *d_w_m_rows = memory->args->d_w_m;
 
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_m += x.T @ d_x_w_m */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_m_rows, nH, d_w_m_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
+    /* d_u += m.T @ d_b_x_w_m_u
+     * d_w += x.T @ d_b_x_w_m_u
+     * d_u_m += h_prev.T @ d_h_prev_u_m
+     * d_w_m += x.T @ d_x_w_m */
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), m_rows, nH, memory->product_block},
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + nH * cellgen_depth_of(memory->chunk_steps * nB)},
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows, h_prev_stride, memory->product_block + (nH + nI) * cellgen_depth_of(memory->chunk_steps * nB)},
+        };
+        const cg_right rights[] = {
+            {4 * nH, d_b_x_w_m_u_rows, (4 * nH)},
+            {nH, d_h_prev_u_m_rows, nH},
+            {nH, d_x_w_m_rows, nH},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_u_rows, 4 * nH, step * nB + row_end < nT * nB},
+            {1, 0, d_w_rows, 4 * nH, step * nB + row_end < nT * nB},
+            {2, 1, d_u_m_rows, nH, step * nB + row_end < nT * nB},
+            {1, 2, d_w_m_rows, nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 3, rights, 3, outers, 4, row_end - row_begin);
+    }
 }
 
-CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(
+CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4)(
     const CELLGEN_NAME(multiplicative_lstm_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1755,7 +1719,7 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_7_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_4_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, 4 * nH, d_b_x_w_m_u_rows + row_begin * ((4 * nH)), (4 * nH),
                        memory->args->w + first * (4 * nH), 4 * nH,
                        out + 0 * nI, slots * nI, 0);
@@ -1780,17 +1744,17 @@ CELLGEN_STAGE void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_7_whole + ((top + row) * slots + 0) * nI + first,
+                               memory->deferred_4_whole + ((top + row) * slots + 0) * nI + first,
                                (size_t)units * sizeof(real));
                     }
                 } else {
                     const cg_term terms1[] = {
                         {4 * nH, d_b_x_w_m_u_rows + top * ((4 * nH)), (4 * nH), 1,
-                         memory->deferred_7_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_7_panel_1, next, tile_number, pace, 4 * nH, 1 * vectors), pace},
+                         memory->deferred_4_panel_1 + block * (4 * nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_4_panel_1, next, tile_number, pace, 4 * nH, 1 * vectors), pace},
                         {nH, d_x_w_m_rows + top * (nH), nH, 1,
-                         memory->deferred_7_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_7_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_4_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_4_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 2, tile + 0 * width, slots * width, 0);
                 }
@@ -1919,16 +1883,10 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred)(
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
-        CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
@@ -1955,10 +1913,10 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_task)(int thread,
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_m, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w_m[unit] = 0;
     if (nT == 0 && 1 % threads == thread)
@@ -2018,8 +1976,8 @@ static int64_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_place_packed)(
     (void)nT, (void)nB, (void)nI, (void)nH;
     CELLGEN_PLACE(memory->reverse_2_panel_1, real, 1, cg_panels_size(4 * nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_3_panel_1, real, 1, cg_panels_size(nH, 1, nH, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_7_panel_1, real, 1, cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_7_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_4_panel_1, real, 1, cg_panels_size(4 * nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_4_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -2044,14 +2002,14 @@ static int64_t CELLGEN_NAME(multiplicative_lstm_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_m, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_x_w_m, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_7_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nH, nI) * cellgen_depth_of(chunk_rows));
+    CELLGEN_PLACE(memory->product_block, real, 1, (nH + nI + nH) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
@@ -2110,10 +2068,10 @@ int CELLGEN_NAME(multiplicative_lstm_sequence_backward_pack)(int64_t nT, int64_t
                      CELLGEN_SLOT_VECTORS(1), 1, 0, memory->reverse_3_panel_1);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(4 * nH, memory->args->w, 4 * nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w_m, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_7_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
     return CELLGEN_OK;
 }
 

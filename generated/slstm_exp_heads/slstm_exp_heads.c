@@ -1625,11 +1625,19 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_2)(
     const real *d_o_pre_rows = memory->d_o_pre_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_r_o_rows = memory->args->d_r_o;
 
-    const int64_t first = cellgen_share(nD, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_o += h_prev.T @ d_o_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_o_pre_rows + head * nD, (nD * nK), d_r_o_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB, block);
+    for (int64_t head = 0; head < nK; ++head) {
+        const cg_left lefts[] = {
+            {cellgen_share(nD, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows + head * nD, h_prev_stride, memory->product_block},
+        };
+        const cg_right rights[] = {
+            {nD, d_o_pre_rows + head * nD, (nD * nK)},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_r_o_rows + head * nD * nD, nD, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_3)(
@@ -1647,11 +1655,19 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_3)(
     const real *d_o_pre_rows = memory->d_o_pre_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_w_o_rows = memory->args->d_w_o;
 
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_o += x.T @ d_o_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_o_pre_rows, (nD * nK), d_w_o_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB, block);
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
+        };
+        const cg_right rights[] = {
+            {nD * nK, d_o_pre_rows, (nD * nK)},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_w_o_rows, nD * nK, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(
@@ -1670,11 +1686,19 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(
     const real *d_m_prev_step_rows = memory->d_m_prev_step_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_r_f_rows = memory->args->d_r_f;
 
-    const int64_t first = cellgen_share(nD, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_f += h_prev.T @ d_m_prev_step */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_m_prev_step_rows + head * nD, (nD * nK), d_r_f_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB, block);
+    for (int64_t head = 0; head < nK; ++head) {
+        const cg_left lefts[] = {
+            {cellgen_share(nD, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows + head * nD, h_prev_stride, memory->product_block},
+        };
+        const cg_right rights[] = {
+            {nD, d_m_prev_step_rows + head * nD, (nD * nK)},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_r_f_rows + head * nD * nD, nD, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_5)(
@@ -1692,11 +1716,19 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_5)(
     const real *d_m_prev_step_rows = memory->d_m_prev_step_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_w_f_rows = memory->args->d_w_f;
 
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_f += x.T @ d_m_prev_step */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_m_prev_step_rows, (nD * nK), d_w_f_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB, block);
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
+        };
+        const cg_right rights[] = {
+            {nD * nK, d_m_prev_step_rows, (nD * nK)},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_w_f_rows, nD * nK, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_6)(
@@ -1715,11 +1747,19 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_6)(
     const real *d_i_bar_rows = memory->d_i_bar_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_r_i_rows = memory->args->d_r_i;
 
-    const int64_t first = cellgen_share(nD, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_i += h_prev.T @ d_i_bar */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_i_bar_rows + head * nD, (nD * nK), d_r_i_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB, block);
+    for (int64_t head = 0; head < nK; ++head) {
+        const cg_left lefts[] = {
+            {cellgen_share(nD, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows + head * nD, h_prev_stride, memory->product_block},
+        };
+        const cg_right rights[] = {
+            {nD, d_i_bar_rows + head * nD, (nD * nK)},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_r_i_rows + head * nD * nD, nD, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_7)(
@@ -1737,11 +1777,19 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_7)(
     const real *d_i_bar_rows = memory->d_i_bar_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_w_i_rows = memory->args->d_w_i;
 
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_i += x.T @ d_i_bar */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_i_bar_rows, (nD * nK), d_w_i_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB, block);
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
+        };
+        const cg_right rights[] = {
+            {nD * nK, d_i_bar_rows, (nD * nK)},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_w_i_rows, nD * nK, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_8)(
@@ -1760,11 +1808,19 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_8)(
     const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_r_z_rows = memory->args->d_r_z;
 
-    const int64_t first = cellgen_share(nD, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_r_z += h_prev.T @ d_z_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    for (int64_t head = 0; head < nK; ++head) cg_gemm_tn_down(units, nD, row_end - row_begin, h_prev_rows + head * nD + first, h_prev_stride, d_z_pre_rows + head * nD, (nD * nK), d_r_z_rows + head * nD * nD + first * nD, nD, step * nB + row_end < nT * nB, block);
+    for (int64_t head = 0; head < nK; ++head) {
+        const cg_left lefts[] = {
+            {cellgen_share(nD, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows + head * nD, h_prev_stride, memory->product_block},
+        };
+        const cg_right rights[] = {
+            {nD, d_z_pre_rows + head * nD, (nD * nK)},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_r_z_rows + head * nD * nD, nD, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_9)(
@@ -1782,11 +1838,19 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_9)(
     const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_w_z_rows = memory->args->d_w_z;
 
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
     /* d_w_z += x.T @ d_z_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nD * nK, row_end - row_begin, x_rows + first, x_stride, d_z_pre_rows, (nD * nK), d_w_z_rows + first * (nD * nK), nD * nK, step * nB + row_end < nT * nB, block);
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
+        };
+        const cg_right rights[] = {
+            {nD * nK, d_z_pre_rows, (nD * nK)},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_w_z_rows, nD * nK, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
@@ -2193,7 +2257,7 @@ static int64_t CELLGEN_NAME(slstm_exp_heads_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_m_prev_pair, real, 1, 2 * nB * (nK * nD));
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->product_block, real, 1, cellgen_larger(nD, nI) * cellgen_depth_of(chunk_rows));
+    CELLGEN_PLACE(memory->product_block, real, 1, (cellgen_larger(nD, nI)) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);

@@ -912,16 +912,16 @@ typedef struct {
     cg_series series_d_h, step_d_h, across_d_h;
     cg_series series_d_c;
     cg_series series_d_x, across_d_x;
-    real *deferred_6_panel_1; /* packed weights */
-    real *deferred_6_panel_2; /* packed weights */
-    real *deferred_6_panel_3; /* packed weights */
-    real *deferred_6_panel_4; /* packed weights */
+    real *deferred_3_panel_1; /* packed weights */
+    real *deferred_3_panel_2; /* packed weights */
+    real *deferred_3_panel_3; /* packed weights */
+    real *deferred_3_panel_4; /* packed weights */
     real *d_c_total_time; /* kept for a chunk of steps */
     real *d_r_pre_time; /* kept for a chunk of steps */
     real *d_f_pre_time; /* kept for a chunk of steps */
     real *deferred_d_x_w_s; /* of a chunk */
     real *deferred_d_x_w; /* of a chunk */
-    real *deferred_6_whole; /* products of one step */
+    real *deferred_3_whole; /* products of one step */
     real *d_c_prev_pair; /* gradient between two steps */
     real *now_c_prev; /* state before a step */
     real *rows_c_prev; /* states before many steps */
@@ -1101,79 +1101,39 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_2)(
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
     const real *d_x_w_s_rows = memory->deferred_d_x_w_s;
+    const real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
+    const real *d_x_w_rows = memory->deferred_d_x_w;
     real *d_w_s_rows = memory->args->d_w_s;
+    real *d_w_r_rows = memory->args->d_w_r;
+    real *d_w_f_rows = memory->args->d_w_f;
+    real *d_w_rows = memory->args->d_w;
 
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_s += x.T @ d_x_w_s */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_s_rows, nH, d_w_s_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
+    /* d_w_s += x.T @ d_x_w_s
+     * d_w_r += x.T @ d_r_pre
+     * d_w_f += x.T @ d_f_pre
+     * d_w += x.T @ d_x_w */
+    {
+        const cg_left lefts[] = {
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
+        };
+        const cg_right rights[] = {
+            {nH, d_x_w_s_rows, nH},
+            {nH, d_r_pre_rows, nH},
+            {nH, d_f_pre_rows, nH},
+            {nH, d_x_w_rows, nH},
+        };
+        const cg_outer outers[] = {
+            {0, 0, d_w_s_rows, nH, step * nB + row_end < nT * nB},
+            {0, 1, d_w_r_rows, nH, step * nB + row_end < nT * nB},
+            {0, 2, d_w_f_rows, nH, step * nB + row_end < nT * nB},
+            {0, 3, d_w_rows, nH, step * nB + row_end < nT * nB},
+        };
+        cg_gemm_outers(lefts, 1, rights, 4, outers, 4, row_end - row_begin);
+    }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_3)(
-    const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_r_pre_rows = memory->d_r_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_w_r_rows = memory->args->d_w_r;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_r += x.T @ d_r_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_r_pre_rows, nH, d_w_r_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_f_pre_rows = memory->d_f_pre_time + step % memory->chunk_steps * nB * nH;
-    real *d_w_f_rows = memory->args->d_w_f;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w_f += x.T @ d_f_pre */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_f_pre_rows, nH, d_w_f_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_5)(
-    const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nH = memory->nH;
-    (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_x_w_rows = memory->deferred_d_x_w;
-    real *d_w_rows = memory->args->d_w;
-
-    const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
-    const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
-    /* d_w += x.T @ d_x_w */
-    real *const block = memory->product_block + first * cellgen_depth_of(memory->chunk_steps * nB);
-    cg_gemm_tn_down(units, nH, row_end - row_begin, x_rows + first, x_stride, d_x_w_rows, nH, d_w_rows + first * nH, nH, step * nB + row_end < nT * nB, block);
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_6)(
     const CELLGEN_NAME(sru_projection_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1200,7 +1160,7 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_6)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_6_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_3_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nH, d_x_w_s_rows + row_begin * (nH), nH,
                        memory->args->w_s + first * (nH), nH,
                        out + 0 * nI, slots * nI, 0);
@@ -1231,23 +1191,23 @@ CELLGEN_STAGE void CELLGEN_NAME(sru_projection_sequence_backward_deferred_6)(
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_6_whole + ((top + row) * slots + 0) * nI + first,
+                               memory->deferred_3_whole + ((top + row) * slots + 0) * nI + first,
                                (size_t)units * sizeof(real));
                     }
                 } else {
                     const cg_term terms1[] = {
                         {nH, d_x_w_s_rows + top * (nH), nH, 1,
-                         memory->deferred_6_panel_1 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_6_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_3_panel_1 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_3_panel_1, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_x_w_rows + top * (nH), nH, 1,
-                         memory->deferred_6_panel_2 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_6_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_3_panel_2 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_3_panel_2, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_r_pre_rows + top * (nH), nH, 1,
-                         memory->deferred_6_panel_3 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_6_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_3_panel_3 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_3_panel_3, next, tile_number, pace, nH, 1 * vectors), pace},
                         {nH, d_f_pre_rows + top * (nH), nH, 1,
-                         memory->deferred_6_panel_4 + block * (nH) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_6_panel_4, next, tile_number, pace, nH, 1 * vectors), pace},
+                         memory->deferred_3_panel_4 + block * (nH) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_3_panel_4, next, tile_number, pace, nH, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
                 }
@@ -1366,16 +1326,10 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_deferred)(
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(sru_projection_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(sru_projection_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(sru_projection_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(sru_projection_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
-        CELLGEN_NAME(sru_projection_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(sru_projection_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(sru_projection_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(sru_projection_sequence_backward_deferred_3)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
@@ -1396,16 +1350,16 @@ static void CELLGEN_NAME(sru_projection_sequence_backward_task)(int thread, int 
     const unsigned modes = cellgen_flush_denormals(memory->flush);
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_s, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
     if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_r, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_3);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
     if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_4);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * nH; ++unit) args->d_w[unit] = 0;
     if (nT == 0 && 1 % threads == thread)
@@ -1464,10 +1418,10 @@ static int64_t CELLGEN_NAME(sru_projection_sequence_backward_place_packed)(
 {
     int64_t bytes = 0;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    CELLGEN_PLACE(memory->deferred_6_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_6_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_6_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_6_panel_4, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_3_panel_1, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_3_panel_2, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_3_panel_3, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_3_panel_4, real, 1, cg_panels_size(nH, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -1490,7 +1444,7 @@ static int64_t CELLGEN_NAME(sru_projection_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_f_pre_time, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_x_w_s, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_x_w, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->deferred_6_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_3_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_c_prev, real, guarded, nB * nH);
     CELLGEN_PLACE(memory->rows_c_prev, real, gathered, chunk_rows * nH);
@@ -1554,16 +1508,16 @@ int CELLGEN_NAME(sru_projection_sequence_backward_pack)(int64_t nT, int64_t nB, 
     (void)memory, (void)thread, (void)threads;
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nH, memory->args->w_s, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nH, memory->args->w, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_2);
     if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nH, memory->args->w_r, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_3);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_3);
     if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nH, memory->args->w_f, nH, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_6_panel_4);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_3_panel_4);
     return CELLGEN_OK;
 }
 
