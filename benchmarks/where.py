@@ -30,7 +30,7 @@ SECONDS = 4.0
 RATE = 4000
 KINDS = {
     "products": r"cellgen_(tile|column|narrow)_",
-    "packing": r"cellgen_(pack|gemm)_",
+    "packing": r"cellgen_(pack|packed|gemm|outers)_",
     "functions of a step": r"_(forward|reverse)_\d+_f",
     "deferred, pointwise": r"_deferred_\d+_f",
     "waiting": r"cellgen_team_|sched_yield|schedule|do_syscall|entry_SYSCALL|syscall_return|futex",

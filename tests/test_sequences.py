@@ -32,14 +32,23 @@ from cellgen import (
 from cellgen import sum as units_sum
 from cellgen.abi import axis_length
 from cellgen.build import compiler, instruction_set
-from cellgen.cells import GRU, LSTM, Elman, FastGRNN, GRUBlockCell, GRUResetBefore, SLSTMHeads
+from cellgen.cells import (
+    GRU,
+    LSTM,
+    Elman,
+    FastGRNN,
+    GRUBlockCell,
+    GRUResetBefore,
+    LayerNormLSTM,
+    SLSTMHeads,
+)
 from cellgen.check import check
 from cellgen.errors import ArgumentError
 from cellgen.over_time import STEP, run_steps
 from cellgen.pipeline import sequence_of
 from cellgen.schedule.groups import Group
 from cellgen.schedule.plan import Kind, Loop, Product, Store
-from cellgen.schedule.sequence import Storage, meetings
+from cellgen.schedule.sequence import Storage, deferred_meetings, meetings, products_together
 from cellgen.value import B
 from tests.conftest import TYPICAL, relative
 
@@ -357,6 +366,27 @@ def test_threads_that_share_units_meet_once_a_level(cell, forward, reverse):
     schedule = sequence_of(cell)
     assert meetings(schedule.forward, schedule.programs) == forward
     assert meetings(schedule.reverse, schedule.programs) == reverse
+
+
+def test_weight_gradients_of_neighbours_are_one_stage():
+    runs = products_together(sequence_of(LSTM).deferred.stages)
+    assert [len(run) for run in runs] == [1, 8, 1]  # sums over rows, [h; x].T @ d of four, d_x
+    runs = products_together(sequence_of(SLSTMHeads).deferred.stages)
+    assert [len(run) for run in runs] == [1, 4, 4, 1]  # of every head, of the whole
+
+
+@pytest.mark.parametrize(
+    ("cell", "meets"),
+    [
+        (LSTM, (False, False, False)),
+        (GRUResetBefore, (True, False, True)),  # what follows a sum over rows, and the next rows
+        (LayerNormLSTM, (False, False, False, False, True, True, False, False)),
+    ],
+    ids=lambda item: item.definition.name if isinstance(item, type) else "",
+)
+def test_threads_meet_where_one_reads_what_another_wrote_of_many_steps(cell, meets):
+    runs = products_together(sequence_of(cell).deferred.stages)
+    assert deferred_meetings(runs) == meets
 
 
 @cells

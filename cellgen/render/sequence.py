@@ -27,8 +27,12 @@ from cellgen.schedule.plan import Line, View, describe
 from cellgen.schedule.sequence import (
     Part,
     SequenceSchedule,
+    Share,
     Storage,
+    deferred_meetings,
     meetings,
+    products_together,
+    share_of,
     waits_for_no_state,
 )
 from cellgen.schedule.unroll import StateLink
@@ -123,7 +127,7 @@ class OutersContext:
 
 @dataclass(frozen=True)
 class StageContext:
-    """One stage as a C function; ``split`` says how threads share it: rows, units or one.
+    """One stage as a C function; ``split`` names how threads share it.
 
     ``ahead`` declares the operand of a product that can be formed for a window of steps; shares of
     units are multiples of ``grain``, the same in all stages of a part; ``units`` are those of one
@@ -211,9 +215,9 @@ class OnceContext:
 class PartContext:
     """The stages of one part and the packing they need.
 
-    ``meets_after``: the stages after which threads that share units meet; ``depends``: some stage
-    reads what another one of the part writes; ``free_shares``: among how many threads the units can
-    be shared where no product waits for a state, else 0.
+    ``meets_after``: the stages after which threads meet, those of a step only where they share
+    units; ``free_shares``: among how many threads the units can be shared where no product waits
+    for a state, else 0.
     """
 
     name: str
@@ -222,7 +226,6 @@ class PartContext:
     panel_sizes: list[str]
     can_split_units: bool
     meets_after: list[bool]
-    depends: bool
     free_shares: str
 
 
@@ -516,16 +519,17 @@ class _Function:
     def _part(self, name: str) -> PartContext:
         part: Part = getattr(self.schedule, name)
         writer = _PartWriter(self, name, part)
-        together = _products_together(part.stages)
-        stages = [writer.stage(index, run) for index, run in enumerate(together, start=1)]
+        runs = products_together(part.stages)
+        stages = [writer.stage(index, run) for index, run in enumerate(runs, start=1)]
+        is_deferred = name == "deferred"
+        meets = deferred_meetings(runs) if is_deferred else meetings(part, self.schedule.programs)
         return PartContext(
             name,
             stages,
             writer.packs,
             writer.panel_sizes,
             part.can_split_units,
-            meets_after=[] if name == "deferred" else list(meetings(part, self.schedule.programs)),
-            depends=Storage.SCRATCH in part.storage.values(),
+            meets_after=list(meets),
             free_shares=self._free_shares(part, stages),
         )
 
@@ -574,24 +578,6 @@ class _Function:
         return self.add_memory(
             f"{state.name}_pair", f"2 * nB * {c_mul(_row_length(state))}", "state, two steps"
         )
-
-
-def _products_together(stages: Sequence[GroupedStage]) -> list[list[GroupedStage]]:
-    """Neighbouring weight gradients, which share operands, as one stage; no result comes twice."""
-    runs: list[list[GroupedStage]] = []
-    for stage in stages:
-        last = [other for other in runs[-1] if isinstance(other, Product)] if runs else []
-        fits = (
-            isinstance(stage, Product)
-            and last
-            and stage.heads == last[0].heads
-            and all(stage.target.buffer != other.target.buffer for other in last)
-        )
-        if fits:
-            runs[-1].append(stage)
-        else:
-            runs.append([stage])
-    return runs
 
 
 def begins_with_product(part: Part, total: Buffer) -> bool:
@@ -831,13 +817,7 @@ class _PartWriter(LoopWriter):
         return lines
 
     def _loop_stage(self, name: str, loop: Loop) -> StageContext:
-        stores = {line.store for line in loop.lines}
-        split = "rows"
-        if Store.ADD_ALL in stores:
-            split = "one"  # it needs all rows and all units
-        elif Store.ADD_ROWS in stores:
-            split = "units"
-        down = Store.ADD_ROWS in stores  # as chunks of steps come
+        down = any(line.store is Store.ADD_ROWS for line in loop.lines)  # as chunks of steps come
         return StageContext(
             name=name,
             kind="loop",
@@ -851,7 +831,7 @@ class _PartWriter(LoopWriter):
             zeroed=[],
             loops=[replace(self.loop(loop), down=down)],
             call="",
-            split=split,
+            split=share_of(loop).name,
         )
 
     def _products(self, name: str, products: list[Product]) -> StageContext:
@@ -873,7 +853,7 @@ class _PartWriter(LoopWriter):
             zeroed=[],
             loops=[],
             call="",
-            split="units",
+            split=share_of(products[0]).name,
             outers=self._outers(products),
         )
 
@@ -932,7 +912,7 @@ class _PartWriter(LoopWriter):
             zeroed=[],
             loops=[],
             call=call,
-            split="rows",
+            split=Share.ROWS.name,
         )
 
     def address(self, view: View) -> str:
@@ -993,7 +973,7 @@ class _PartWriter(LoopWriter):
             zeroed=zeroed,
             loops=loops,
             call="",
-            split="rows",
+            split=Share.ROWS.name,
             heads=c_factor(group.heads) if group.heads is not None else "",
             depth=_depth(runs),
             products=self._slot_products(group),

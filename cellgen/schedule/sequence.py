@@ -7,9 +7,11 @@ meeting; where there are too few rows, ranges of units, with a meeting after eve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+
+from sympy import Expr
 
 from cellgen.errors import DerivationError
 from cellgen.program import Program, digest
@@ -106,6 +108,82 @@ def meetings(part: Part, programs: SequencePrograms) -> tuple[bool, ...]:
     return tuple(after)
 
 
+class Share(Enum):
+    """What of a stage over the rows of many steps a thread takes."""
+
+    ROWS = "rows"
+    UNITS = "units"
+    ALL = "one thread takes all"
+
+
+def share_of(stage: GroupedStage) -> Share:
+    """Rows, or units of a sum over rows; nothing is left to share in a sum over both."""
+    if isinstance(stage, Product):
+        return Share.UNITS
+    stores = {line.store for line in stage.lines} if isinstance(stage, Loop) else set()
+    if Store.ADD_ALL in stores:
+        return Share.ALL
+    return Share.UNITS if Store.ADD_ROWS in stores else Share.ROWS
+
+
+def products_together(stages: Sequence[GroupedStage]) -> tuple[tuple[GroupedStage, ...], ...]:
+    """Neighbouring weight gradients, which share operands, as one stage: those of heads, and those
+    of the whole. No array is a result twice."""
+    runs: list[list[GroupedStage]] = []
+    open_runs: dict[Expr | None, list[GroupedStage]] = {}  # of neighbours, by their heads
+    results: set[Buffer] = set()
+    for stage in stages:
+        if not isinstance(stage, Product) or stage.target.buffer in results:
+            open_runs, results = {}, set()
+        if not isinstance(stage, Product):
+            runs.append([stage])
+            continue
+        results.add(stage.target.buffer)
+        if stage.heads not in open_runs:
+            open_runs[stage.heads] = []
+            runs.append(open_runs[stage.heads])
+        open_runs[stage.heads].append(stage)
+    return tuple(map(tuple, runs))
+
+
+def deferred_meetings(runs: Sequence[Sequence[GroupedStage]]) -> tuple[bool, ...]:
+    """Tell after which stages over the rows of many steps threads have to meet.
+
+    A thread has the same rows in all stages that share rows; of a stage that shares units it has
+    all rows. So it waits for others where stages of the two kinds touch the same array, and one of
+    them writes it. A group may share rows or units, and is like no other stage.
+    """
+    after = [False] * len(runs)
+    touched: dict[Value, set[tuple[object, bool]]] = {}
+    for _ in range(2):  # the second time around, what the rows before left is known
+        for index, run in enumerate(runs):
+            now = _touches(run)
+            if any(
+                (writes or wrote) and share != before
+                for value, uses in now.items()
+                for share, writes in uses
+                for before, wrote in touched.get(value, ())
+            ):
+                after[index - 1] = True
+                touched = {}
+            for value, uses in now.items():
+                touched.setdefault(value, set()).update(uses)
+    return tuple(after)
+
+
+def _touches(run: Sequence[GroupedStage]) -> dict[Value, set[tuple[object, bool]]]:
+    """Return who shares each array of some stages how, and whether that one writes it."""
+    found: dict[Value, set[tuple[object, bool]]] = {}
+    for stage in run:
+        by_rows = share_of(stage) is Share.ROWS and not isinstance(stage, Group)
+        share: object = Share.ROWS if by_rows else stage
+        for value in _written_by(stage):
+            found.setdefault(value, set()).add((share, True))
+        for value in _read_by(stage):
+            found.setdefault(value, set()).add((share, False))
+    return found
+
+
 def waits_for_no_state(part: Part, programs: SequencePrograms) -> bool:
     """Whether a part has products and none of them reads what a step before left.
 
@@ -134,10 +212,8 @@ def _is_reused(buffer: Buffer, part: Part, programs: SequencePrograms) -> bool:
 
 def _whole_rows(stage: GroupedStage) -> set[Value]:
     """What a stage reads beyond its own units."""
-    if isinstance(stage, Product):
-        return {stage.a.buffer.value, stage.b.buffer.value}
-    if isinstance(stage, Routine):
-        return {stage.a.buffer.value}
+    if isinstance(stage, Product | Routine):
+        return _read_by(stage)
     loops = stage.loops if isinstance(stage, Group) else (stage,)
     found = {
         load.view.buffer.value
@@ -189,6 +265,18 @@ def _written_by(stage: GroupedStage) -> set[Value]:
     if isinstance(stage, Loop):
         return {line.view.buffer.value for line in stage.lines if line.view is not None}
     return {stage.target.buffer.value}
+
+
+def _read_by(stage: GroupedStage) -> set[Value]:
+    if isinstance(stage, Product):
+        return {stage.a.buffer.value, stage.b.buffer.value}
+    if isinstance(stage, Routine):
+        return {stage.a.buffer.value}
+    loops = stage.loops if isinstance(stage, Group) else (stage,)
+    found = {load.view.buffer.value for loop in loops for load in loop.loads}
+    if isinstance(stage, Group):
+        found |= {term.operand.buffer.value for term in stage.terms}
+    return found
 
 
 def _part(program: Program, programs: SequencePrograms) -> Part:

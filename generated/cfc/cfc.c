@@ -1821,15 +1821,11 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred)(
         cellgen_team_barrier(memory->team, thread);
     }
     CELLGEN_NAME(cfc_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(cfc_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(cfc_sequence_backward_deferred_3)(memory, step, begin, end, 0, 1);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(cfc_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(cfc_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
         CELLGEN_NAME(cfc_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
     else

@@ -1742,7 +1742,6 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred)(
         cellgen_team_barrier(memory->team, thread);
     }
     CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
@@ -1750,12 +1749,10 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred)(
     CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
         CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
     else
         CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
-    cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);

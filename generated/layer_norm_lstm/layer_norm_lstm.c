@@ -2882,24 +2882,18 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred)(
         cellgen_team_barrier(memory->team, thread);
     }
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(memory, step, begin, end, 0, 1);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
         CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
     else
         CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
-    cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);

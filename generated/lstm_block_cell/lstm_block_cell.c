@@ -1645,7 +1645,9 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred)(
     }
     CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
     CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
+    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     if (memory->unpacked)
         CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);

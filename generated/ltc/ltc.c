@@ -4053,14 +4053,11 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred)(
     CELLGEN_NAME(ltc_sequence_backward_deferred_1)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(ltc_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(ltc_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
         CELLGEN_NAME(ltc_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     else
         CELLGEN_NAME(ltc_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(ltc_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;

@@ -1016,7 +1016,6 @@ static void CELLGEN_NAME(min_gru_sequence_backward_deferred)(
     CELLGEN_NAME(min_gru_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(min_gru_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
         CELLGEN_NAME(min_gru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     else

@@ -1213,7 +1213,6 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred)(
     CELLGEN_NAME(qrnn_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(qrnn_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     if (memory->unpacked)
         CELLGEN_NAME(qrnn_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     else

@@ -1274,16 +1274,16 @@ typedef struct {
     real *reverse_2_panel_2; /* packed weights */
     real *reverse_2_panel_3; /* packed weights */
     real *reverse_2_panel_4; /* packed weights */
-    real *deferred_10_panel_1; /* packed weights */
-    real *deferred_10_panel_2; /* packed weights */
-    real *deferred_10_panel_3; /* packed weights */
-    real *deferred_10_panel_4; /* packed weights */
+    real *deferred_4_panel_1; /* packed weights */
+    real *deferred_4_panel_2; /* packed weights */
+    real *deferred_4_panel_3; /* packed weights */
+    real *deferred_4_panel_4; /* packed weights */
     real *d_m_prev_step_time; /* kept for a chunk of steps */
     real *d_o_pre_time; /* kept for a chunk of steps */
     real *d_i_bar_time; /* kept for a chunk of steps */
     real *d_z_pre_time; /* kept for a chunk of steps */
     real *reverse_2_whole; /* products of one step */
-    real *deferred_10_whole; /* products of one step */
+    real *deferred_4_whole; /* products of one step */
     real *d_h_prev_pair; /* gradient between two steps */
     real *rows_h_prev; /* states before many steps */
     real *d_c_prev_pair; /* gradient between two steps */
@@ -1623,20 +1623,35 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_2)(
         : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
     const int64_t h_prev_stride = memory->gather || step == 0 ? (nD * nK) : (nB == 1 ? memory->series_h.step : memory->series_h.row);
     const real *d_o_pre_rows = memory->d_o_pre_time + step % memory->chunk_steps * nB * (nD * nK);
+    const real *d_m_prev_step_rows = memory->d_m_prev_step_time + step % memory->chunk_steps * nB * (nD * nK);
+    const real *d_i_bar_rows = memory->d_i_bar_time + step % memory->chunk_steps * nB * (nD * nK);
+    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_r_o_rows = memory->args->d_r_o;
+    real *d_r_f_rows = memory->args->d_r_f;
+    real *d_r_i_rows = memory->args->d_r_i;
+    real *d_r_z_rows = memory->args->d_r_z;
 
-    /* d_r_o += h_prev.T @ d_o_pre */
+    /* d_r_o += h_prev.T @ d_o_pre
+     * d_r_f += h_prev.T @ d_m_prev_step
+     * d_r_i += h_prev.T @ d_i_bar
+     * d_r_z += h_prev.T @ d_z_pre */
     for (int64_t head = 0; head < nK; ++head) {
         const cg_left lefts[] = {
             {cellgen_share(nD, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows + head * nD, h_prev_stride, memory->product_block},
         };
         const cg_right rights[] = {
             {nD, d_o_pre_rows + head * nD, (nD * nK)},
+            {nD, d_m_prev_step_rows + head * nD, (nD * nK)},
+            {nD, d_i_bar_rows + head * nD, (nD * nK)},
+            {nD, d_z_pre_rows + head * nD, (nD * nK)},
         };
         const cg_outer outers[] = {
             {0, 0, d_r_o_rows + head * nD * nD, nD, step * nB + row_end < nT * nB},
+            {0, 1, d_r_f_rows + head * nD * nD, nD, step * nB + row_end < nT * nB},
+            {0, 2, d_r_i_rows + head * nD * nD, nD, step * nB + row_end < nT * nB},
+            {0, 3, d_r_z_rows + head * nD * nD, nD, step * nB + row_end < nT * nB},
         };
-        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
+        cg_gemm_outers(lefts, 1, rights, 4, outers, 4, row_end - row_begin);
     }
 }
 
@@ -1653,207 +1668,39 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_3)(
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
     const real *d_o_pre_rows = memory->d_o_pre_time + step % memory->chunk_steps * nB * (nD * nK);
+    const real *d_m_prev_step_rows = memory->d_m_prev_step_time + step % memory->chunk_steps * nB * (nD * nK);
+    const real *d_i_bar_rows = memory->d_i_bar_time + step % memory->chunk_steps * nB * (nD * nK);
+    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * (nD * nK);
     real *d_w_o_rows = memory->args->d_w_o;
+    real *d_w_f_rows = memory->args->d_w_f;
+    real *d_w_i_rows = memory->args->d_w_i;
+    real *d_w_z_rows = memory->args->d_w_z;
 
-    /* d_w_o += x.T @ d_o_pre */
+    /* d_w_o += x.T @ d_o_pre
+     * d_w_f += x.T @ d_m_prev_step
+     * d_w_i += x.T @ d_i_bar
+     * d_w_z += x.T @ d_z_pre */
     {
         const cg_left lefts[] = {
             {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
         };
         const cg_right rights[] = {
             {nD * nK, d_o_pre_rows, (nD * nK)},
+            {nD * nK, d_m_prev_step_rows, (nD * nK)},
+            {nD * nK, d_i_bar_rows, (nD * nK)},
+            {nD * nK, d_z_pre_rows, (nD * nK)},
         };
         const cg_outer outers[] = {
             {0, 0, d_w_o_rows, nD * nK, step * nB + row_end < nT * nB},
+            {0, 1, d_w_f_rows, nD * nK, step * nB + row_end < nT * nB},
+            {0, 2, d_w_i_rows, nD * nK, step * nB + row_end < nT * nB},
+            {0, 3, d_w_z_rows, nD * nK, step * nB + row_end < nT * nB},
         };
-        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
+        cg_gemm_outers(lefts, 1, rights, 4, outers, 4, row_end - row_begin);
     }
 }
 
 CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(
-    const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nK = memory->nK;
-    const int64_t nD = memory->nD;
-    (void)nT, (void)nB, (void)nI, (void)nK, (void)nD, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? (nD * nK) : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_m_prev_step_rows = memory->d_m_prev_step_time + step % memory->chunk_steps * nB * (nD * nK);
-    real *d_r_f_rows = memory->args->d_r_f;
-
-    /* d_r_f += h_prev.T @ d_m_prev_step */
-    for (int64_t head = 0; head < nK; ++head) {
-        const cg_left lefts[] = {
-            {cellgen_share(nD, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows + head * nD, h_prev_stride, memory->product_block},
-        };
-        const cg_right rights[] = {
-            {nD, d_m_prev_step_rows + head * nD, (nD * nK)},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_r_f_rows + head * nD * nD, nD, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_5)(
-    const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nK = memory->nK;
-    const int64_t nD = memory->nD;
-    (void)nT, (void)nB, (void)nI, (void)nK, (void)nD, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_m_prev_step_rows = memory->d_m_prev_step_time + step % memory->chunk_steps * nB * (nD * nK);
-    real *d_w_f_rows = memory->args->d_w_f;
-
-    /* d_w_f += x.T @ d_m_prev_step */
-    {
-        const cg_left lefts[] = {
-            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
-        };
-        const cg_right rights[] = {
-            {nD * nK, d_m_prev_step_rows, (nD * nK)},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_w_f_rows, nD * nK, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_6)(
-    const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nK = memory->nK;
-    const int64_t nD = memory->nD;
-    (void)nT, (void)nB, (void)nI, (void)nK, (void)nD, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? (nD * nK) : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_i_bar_rows = memory->d_i_bar_time + step % memory->chunk_steps * nB * (nD * nK);
-    real *d_r_i_rows = memory->args->d_r_i;
-
-    /* d_r_i += h_prev.T @ d_i_bar */
-    for (int64_t head = 0; head < nK; ++head) {
-        const cg_left lefts[] = {
-            {cellgen_share(nD, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows + head * nD, h_prev_stride, memory->product_block},
-        };
-        const cg_right rights[] = {
-            {nD, d_i_bar_rows + head * nD, (nD * nK)},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_r_i_rows + head * nD * nD, nD, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_7)(
-    const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nK = memory->nK;
-    const int64_t nD = memory->nD;
-    (void)nT, (void)nB, (void)nI, (void)nK, (void)nD, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_i_bar_rows = memory->d_i_bar_time + step % memory->chunk_steps * nB * (nD * nK);
-    real *d_w_i_rows = memory->args->d_w_i;
-
-    /* d_w_i += x.T @ d_i_bar */
-    {
-        const cg_left lefts[] = {
-            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
-        };
-        const cg_right rights[] = {
-            {nD * nK, d_i_bar_rows, (nD * nK)},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_w_i_rows, nD * nK, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_8)(
-    const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nK = memory->nK;
-    const int64_t nD = memory->nD;
-    (void)nT, (void)nB, (void)nI, (void)nK, (void)nD, (void)step, (void)row_begin, (void)row_end;
-    const real *h_prev_rows = memory->gather ? memory->rows_h_prev
-        : step == 0 ? memory->args->h_prev : memory->series_h.rows + (step - 1) * memory->series_h.step;
-    const int64_t h_prev_stride = memory->gather || step == 0 ? (nD * nK) : (nB == 1 ? memory->series_h.step : memory->series_h.row);
-    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * (nD * nK);
-    real *d_r_z_rows = memory->args->d_r_z;
-
-    /* d_r_z += h_prev.T @ d_z_pre */
-    for (int64_t head = 0; head < nK; ++head) {
-        const cg_left lefts[] = {
-            {cellgen_share(nD, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nD, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows + head * nD, h_prev_stride, memory->product_block},
-        };
-        const cg_right rights[] = {
-            {nD, d_z_pre_rows + head * nD, (nD * nK)},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_r_z_rows + head * nD * nD, nD, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_9)(
-    const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
-    int64_t part, int64_t parts)
-{
-    const int64_t nT = memory->nT;
-    const int64_t nB = memory->nB;
-    const int64_t nI = memory->nI;
-    const int64_t nK = memory->nK;
-    const int64_t nD = memory->nD;
-    (void)nT, (void)nB, (void)nI, (void)nK, (void)nD, (void)step, (void)row_begin, (void)row_end;
-    const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
-    const int64_t x_stride = memory->across_x.row;
-    const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * (nD * nK);
-    real *d_w_z_rows = memory->args->d_w_z;
-
-    /* d_w_z += x.T @ d_z_pre */
-    {
-        const cg_left lefts[] = {
-            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
-        };
-        const cg_right rights[] = {
-            {nD * nK, d_z_pre_rows, (nD * nK)},
-        };
-        const cg_outer outers[] = {
-            {0, 0, d_w_z_rows, nD * nK, step * nB + row_end < nT * nB},
-        };
-        cg_gemm_outers(lefts, 1, rights, 1, outers, 1, row_end - row_begin);
-    }
-}
-
-CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
     const CELLGEN_NAME(slstm_exp_heads_sequence_backward_memory) *memory, int64_t step, int64_t row_begin, int64_t row_end,
     int64_t part, int64_t parts)
 {
@@ -1881,7 +1728,7 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
         const int64_t first = begin * width;
         const int64_t units = (end * width < nI ? end * width : nI) - first;
         {
-            real *out = memory->deferred_10_whole + row_begin * slots * nI + first;
+            real *out = memory->deferred_4_whole + row_begin * slots * nI + first;
             cg_gemm_nt(row_end - row_begin, units, nD * nK, d_o_pre_rows + row_begin * ((nD * nK)), (nD * nK),
                        memory->args->w_o + first * (nD * nK), nD * nK,
                        out + 0 * nI, slots * nI, 0);
@@ -1912,23 +1759,23 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(
                 if (memory->unpacked) { /* the product is there */
                     for (int64_t row = 0; row < rows; ++row) {
                         memcpy(tile + (row * slots + 0) * width,
-                               memory->deferred_10_whole + ((top + row) * slots + 0) * nI + first,
+                               memory->deferred_4_whole + ((top + row) * slots + 0) * nI + first,
                                (size_t)units * sizeof(real));
                     }
                 } else {
                     const cg_term terms1[] = {
                         {nD * nK, d_o_pre_rows + top * ((nD * nK)), (nD * nK), 1,
-                         memory->deferred_10_panel_1 + block * (nD * nK) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_1, next, tile_number, pace, nD * nK, 1 * vectors), pace},
+                         memory->deferred_4_panel_1 + block * (nD * nK) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_4_panel_1, next, tile_number, pace, nD * nK, 1 * vectors), pace},
                         {nD * nK, d_m_prev_step_rows + top * ((nD * nK)), (nD * nK), 1,
-                         memory->deferred_10_panel_2 + block * (nD * nK) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_2, next, tile_number, pace, nD * nK, 1 * vectors), pace},
+                         memory->deferred_4_panel_2 + block * (nD * nK) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_4_panel_2, next, tile_number, pace, nD * nK, 1 * vectors), pace},
                         {nD * nK, d_i_bar_rows + top * ((nD * nK)), (nD * nK), 1,
-                         memory->deferred_10_panel_3 + block * (nD * nK) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_3, next, tile_number, pace, nD * nK, 1 * vectors), pace},
+                         memory->deferred_4_panel_3 + block * (nD * nK) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_4_panel_3, next, tile_number, pace, nD * nK, 1 * vectors), pace},
                         {nD * nK, d_z_pre_rows + top * ((nD * nK)), (nD * nK), 1,
-                         memory->deferred_10_panel_4 + block * (nD * nK) * 1 * width, 1 * width,
-                         cg_ahead(memory->deferred_10_panel_4, next, tile_number, pace, nD * nK, 1 * vectors), pace},
+                         memory->deferred_4_panel_4 + block * (nD * nK) * 1 * width, 1 * width,
+                         cg_ahead(memory->deferred_4_panel_4, next, tile_number, pace, nD * nK, 1 * vectors), pace},
                     };
                     cg_tile_of(rows, 1 * vectors, terms1, 4, tile + 0 * width, slots * width, 0);
                 }
@@ -2086,16 +1933,10 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred)(
     CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
     CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
     CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_7)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_9)(memory, step, 0, rows, thread, threads);
     if (memory->unpacked)
-        CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(memory, step, 0, rows, thread, threads);
+        CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     else
-        CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_10)(memory, step, begin, end, 0, 1);
+        CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
     (void)begin, (void)end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);
@@ -2136,16 +1977,16 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_task)(int thread, int
                          memory->reverse_2_panel_4 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nD * nK, memory->args->w_o, nD * nK, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nD * nK, memory->args->w_f, nD * nK, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
     if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nD * nK, memory->args->w_i, nD * nK, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_3);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_3);
     if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nD * nK, memory->args->w_z, nD * nK, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_4);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_4);
     if (nT == 0 && 0 % threads == thread)
         for (int64_t unit = 0; unit < nI * (nD * nK); ++unit) args->d_w_z[unit] = 0;
     if (nT == 0 && 1 % threads == thread)
@@ -2221,10 +2062,10 @@ static int64_t CELLGEN_NAME(slstm_exp_heads_sequence_backward_place_packed)(
     CELLGEN_PLACE(memory->reverse_2_panel_2, real, 1, nK * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_2_panel_3, real, 1, nK * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
     CELLGEN_PLACE(memory->reverse_2_panel_4, real, 1, nK * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_1, real, 1, cg_panels_size(nD * nK, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_2, real, 1, cg_panels_size(nD * nK, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_3, real, 1, cg_panels_size(nD * nK, 1, nI, CELLGEN_SLOT_VECTORS(1)));
-    CELLGEN_PLACE(memory->deferred_10_panel_4, real, 1, cg_panels_size(nD * nK, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_4_panel_1, real, 1, cg_panels_size(nD * nK, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_4_panel_2, real, 1, cg_panels_size(nD * nK, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_4_panel_3, real, 1, cg_panels_size(nD * nK, 1, nI, CELLGEN_SLOT_VECTORS(1)));
+    CELLGEN_PLACE(memory->deferred_4_panel_4, real, 1, cg_panels_size(nD * nK, 1, nI, CELLGEN_SLOT_VECTORS(1)));
     (void)memory, (void)address;
     return bytes;
 }
@@ -2247,7 +2088,7 @@ static int64_t CELLGEN_NAME(slstm_exp_heads_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_i_bar_time, real, 1, chunk_rows * (nD * nK));
     CELLGEN_PLACE(memory->d_z_pre_time, real, 1, chunk_rows * (nD * nK));
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * (nD * nK));
-    CELLGEN_PLACE(memory->deferred_10_whole, real, plan->unpacked, chunk_rows * 1 * nI);
+    CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * (nK * nD));
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * (nK * nD));
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * (nK * nD));
@@ -2335,16 +2176,16 @@ int CELLGEN_NAME(slstm_exp_heads_sequence_backward_pack)(int64_t nT, int64_t nB,
                          memory->reverse_2_panel_4 + head * cg_panels_size(nD, 1, nD, CELLGEN_SLOT_VECTORS(1)));
     if (!memory->packed && !memory->unpacked && 0 % threads == thread)
         cg_pack_slot(nD * nK, memory->args->w_o, nD * nK, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_1);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_1);
     if (!memory->packed && !memory->unpacked && 1 % threads == thread)
         cg_pack_slot(nD * nK, memory->args->w_f, nD * nK, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_2);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_2);
     if (!memory->packed && !memory->unpacked && 2 % threads == thread)
         cg_pack_slot(nD * nK, memory->args->w_i, nD * nK, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_3);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_3);
     if (!memory->packed && !memory->unpacked && 3 % threads == thread)
         cg_pack_slot(nD * nK, memory->args->w_z, nD * nK, 1, nI,
-                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_10_panel_4);
+                     CELLGEN_SLOT_VECTORS(1), 1, 0, memory->deferred_4_panel_4);
     return CELLGEN_OK;
 }
 
