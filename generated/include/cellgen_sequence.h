@@ -160,7 +160,8 @@ CELLGEN_INLINE int64_t cellgen_chunk_rows(int64_t steps, int64_t batch, int64_t 
  * gradients of weights do not, a chunk reads and writes all of them: there it has four times the rows.
  * Twice the rows, and half the meetings, where threads are soon done with those of few weights (backward
  * pass of an LSTM, 16 rows, two threads: 32 units 0.93, 64 units 0.96 to 0.98, 128 units 1.00; one
- * thread, 64 units: 1.00). */
+ * thread, 64 units: 1.00). Not where none of them stand in the time loop: all weights are deferred then
+ * (SRU, 256 units: 1.04 with twice the rows). */
 #ifndef CELLGEN_CHUNK_ROWS
 #define CELLGEN_CHUNK_ROWS 192
 #endif
@@ -205,7 +206,8 @@ CELLGEN_INLINE cellgen_plan cellgen_choose_plan(int64_t steps, int64_t rows, int
     plan.hoist = shared && steps > 1 && (rows <= by.hoist_rows || free_shares > 0 || farther);
     plan.unpacked = shared && steps == 1;
     plan.window_rows = cellgen_chunk_rows(steps, rows, by.window_rows);
-    const int64_t chunks = farther ? 4 : weight_bytes <= CELLGEN_FEW_WEIGHTS ? 2 : 1;
+    const int few = 0 < weight_bytes && weight_bytes <= CELLGEN_FEW_WEIGHTS;
+    const int64_t chunks = farther ? 4 : few ? 2 : 1;
     plan.chunk_rows = cellgen_chunk_rows(steps, rows, chunks * by.chunk_rows);
     plan.weight_bytes = weight_bytes;
     plan.by = by;
