@@ -384,10 +384,11 @@ def _chosen(
 
 def _chunk_row(plan: SequencePlan, shape: Shape) -> Row:
     reason = "as many whole steps as keep their adjoints in cache"
-    if plan.chunk_rows > max(2 * plan.by.chunk_rows, shape.sizes["B"]):
-        reason += "; no fewer, since every chunk reads and writes the gradients of all weights"
-    elif plan.chunk_rows > max(plan.by.chunk_rows, shape.sizes["B"]):
-        reason += "; no fewer, since threads meet after each, and few weights are little work"
+    if plan.chunk_rows > max(plan.by.chunk_rows, shape.sizes["B"]):
+        if plan.weight_bytes > plan.by.weights_in_cache:
+            reason += "; no fewer, since every chunk reads and writes the gradients of all weights"
+        else:
+            reason += "; no fewer, since threads meet after each, and few weights are little work"
     return Row(f"chunk_rows = {plan.chunk_rows}", reason)
 
 

@@ -379,8 +379,8 @@ def test_weight_gradients_of_neighbours_are_one_stage():
     ("cell", "meets"),
     [
         (LSTM, (False, False, False)),
-        (GRUResetBefore, (True, False, True)),  # what follows a sum over rows, and the next rows
-        (LayerNormLSTM, (False, False, False, False, True, True, False, False)),
+        (GRUResetBefore, (True, False, False)),  # a product of what stands beside a sum over rows
+        (LayerNormLSTM, (False, False, False, False, False, True, False, False)),
     ],
     ids=lambda item: item.definition.name if isinstance(item, type) else "",
 )

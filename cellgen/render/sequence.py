@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import partial
 from itertools import groupby
 
 from sympy import Expr
@@ -298,7 +298,7 @@ class _Function:
     part_names: tuple[str, ...]
     memory: dict[str, MemoryContext] = field(default_factory=dict)
     panels: list[MemoryContext] = field(default_factory=list)
-    product_rows: dict[str, None] = field(default_factory=dict)
+    product_rows: list[str] = field(default_factory=list)
 
     def context(self) -> SequenceContext:
         definition = self.schedule.programs.definition
@@ -499,14 +499,14 @@ class _Function:
 
     def _add_product_block(self) -> None:
         if self.product_rows:
-            most = reduce(lambda a, b: f"cellgen_larger({a}, {b})", self.product_rows)
-            count = f"{c_mul(most)} * cellgen_depth_of(chunk_rows)"
+            count = f"{c_mul(' + '.join(self.product_rows))} * cellgen_depth_of(chunk_rows)"
             self.add_memory("product_block", count, "packed operands of weight gradients")
 
-    def product_block(self, rows: Sequence[str], index: int) -> str:
-        """Where threads pack one of the operands, of so many rows, of some weight gradients."""
-        self.product_rows.setdefault(" + ".join(rows))
-        before = " + ".join(rows[:index])
+    def product_block(self, rows: str) -> str:
+        """Where threads pack an operand of so many rows: a place of its own, since no meeting keeps
+        one of them from packing the next while another still reads this."""
+        before = " + ".join(self.product_rows)
+        self.product_rows.append(rows)
         depth = f" + {c_mul(before)} * cellgen_depth_of(memory->chunk_steps * nB)"
         return f"memory->product_block{depth if before else ''}"
 
@@ -884,8 +884,8 @@ class _PartWriter(LoopWriter):
             lefts=[
                 f"cellgen_share({rows}, part, parts, {self._grain(0)}), "
                 f"cellgen_share({rows}, part + 1, parts, {self._grain(0)}), {place}, {stride}, "
-                + self.function.product_block(list(lefts.values()), index)
-                for index, (rows, place, stride) in enumerate(lefts)
+                + self.function.product_block(length)
+                for (rows, place, stride), length in lefts.items()
             ],
             rights=list(rights.values()),
             outers=outers,

@@ -155,19 +155,18 @@ def deferred_meetings(runs: Sequence[Sequence[GroupedStage]]) -> tuple[bool, ...
     """
     after = [False] * len(runs)
     touched: dict[Value, set[tuple[object, bool]]] = {}
-    for _ in range(2):  # the second time around, what the rows before left is known
-        for index, run in enumerate(runs):
-            now = _touches(run)
-            if any(
-                (writes or wrote) and share != before
-                for value, uses in now.items()
-                for share, writes in uses
-                for before, wrote in touched.get(value, ())
-            ):
-                after[index - 1] = True
-                touched = {}
-            for value, uses in now.items():
-                touched.setdefault(value, set()).update(uses)
+    for index, run in enumerate(runs):
+        now = _touches(run)
+        if any(
+            (writes or wrote) and share != before
+            for value, uses in now.items()
+            for share, writes in uses
+            for before, wrote in touched.get(value, ())
+        ):
+            after[index - 1] = True
+            touched = {}
+        for value, uses in now.items():
+            touched.setdefault(value, set()).update(uses)
     return tuple(after)
 
 

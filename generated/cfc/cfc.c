@@ -1628,8 +1628,8 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_5)(
      * d_w_f += q.T @ d_f */
     {
         const cg_left lefts[] = {
-            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
-            {cellgen_share(nM, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)), q_rows, nM, memory->product_block + nI * cellgen_depth_of(memory->chunk_steps * nB)},
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + nH * cellgen_depth_of(memory->chunk_steps * nB)},
+            {cellgen_share(nM, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)), q_rows, nM, memory->product_block + (nH + nI) * cellgen_depth_of(memory->chunk_steps * nB)},
         };
         const cg_right rights[] = {
             {nM, d_b_bb_terms_rows, nM},
@@ -1830,7 +1830,6 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred)(
         CELLGEN_NAME(cfc_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
     else
         CELLGEN_NAME(cfc_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
-    cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);
@@ -1909,7 +1908,10 @@ static void CELLGEN_NAME(cfc_sequence_backward_task)(int thread, int threads, vo
         const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
         cellgen_team_barrier(memory->team, thread);
         const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
-        if (later && end > 1) CELLGEN_NAME(cfc_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        if (later && end > 1) {
+            CELLGEN_NAME(cfc_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+            cellgen_team_barrier(memory->team, thread); /* what it packed lies elsewhere for fewer rows */
+        }
         CELLGEN_NAME(cfc_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
         cellgen_team_barrier(memory->team, thread);
     }
@@ -1965,7 +1967,7 @@ static int64_t CELLGEN_NAME(cfc_sequence_backward_place)(
     CELLGEN_PLACE(memory->stage_ts, real, tables, nB * 1);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_ts, real, gathered, chunk_rows * 1);
-    CELLGEN_PLACE(memory->product_block, real, 1, (cellgen_larger(nH, nI + nM)) * cellgen_depth_of(chunk_rows));
+    CELLGEN_PLACE(memory->product_block, real, 1, (nH + nI + nM) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);

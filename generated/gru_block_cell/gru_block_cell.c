@@ -1521,8 +1521,8 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_4)(
      * d_w_ru[I:I + H, :2*H] += h_prev.T @ d_r_bar_u_bar */
     {
         const cg_left lefts[] = {
-            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
-            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows, h_prev_stride, memory->product_block + nI * cellgen_depth_of(memory->chunk_steps * nB)},
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + nH * cellgen_depth_of(memory->chunk_steps * nB)},
+            {cellgen_share(nH, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)), h_prev_rows, h_prev_stride, memory->product_block + (nH + nI) * cellgen_depth_of(memory->chunk_steps * nB)},
         };
         const cg_right rights[] = {
             {nH, d_c_bar_rows, nH},
@@ -1553,7 +1553,7 @@ CELLGEN_STAGE void CELLGEN_NAME(gru_block_cell_sequence_backward_deferred_5)(
     /* d_w_ru[:I, :2*H] += x.T @ d_r_bar_u_bar */
     {
         const cg_left lefts[] = {
-            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + (nH + nI + nH) * cellgen_depth_of(memory->chunk_steps * nB)},
         };
         const cg_right rights[] = {
             {2 * nH, d_r_bar_u_bar_rows, (2 * nH)},
@@ -1819,7 +1819,10 @@ static void CELLGEN_NAME(gru_block_cell_sequence_backward_task)(int thread, int 
         const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
         cellgen_team_barrier(memory->team, thread);
         const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
-        if (later && end > 1) CELLGEN_NAME(gru_block_cell_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        if (later && end > 1) {
+            CELLGEN_NAME(gru_block_cell_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+            cellgen_team_barrier(memory->team, thread); /* what it packed lies elsewhere for fewer rows */
+        }
         CELLGEN_NAME(gru_block_cell_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
         cellgen_team_barrier(memory->team, thread);
     }
@@ -1877,7 +1880,7 @@ static int64_t CELLGEN_NAME(gru_block_cell_sequence_backward_place)(
     CELLGEN_PLACE(memory->stage_d_c, real, tables, nB * nH);
     CELLGEN_PLACE(memory->later_d_c, real, tables, nB * nH);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->product_block, real, 1, (cellgen_larger(cellgen_larger(nH, nI + nH), nI)) * cellgen_depth_of(chunk_rows));
+    CELLGEN_PLACE(memory->product_block, real, 1, (nH + nI + nH + nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);

@@ -2898,7 +2898,7 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_9)(
      * d_w += x.T @ d_xw */
     {
         const cg_left lefts[] = {
-            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + nH * cellgen_depth_of(memory->chunk_steps * nB)},
         };
         const cg_right rights[] = {
             {nH, d_xw_n_rows, nH},
@@ -3090,7 +3090,6 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred)(
     CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
     CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_7)(memory, step, begin, end, 0, 1);
     CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
     cellgen_team_barrier(memory->team, thread);
@@ -3187,7 +3186,10 @@ static void CELLGEN_NAME(layer_norm_gru_sequence_backward_task)(int thread, int 
         const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
         cellgen_team_barrier(memory->team, thread);
         const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
-        if (later && end > 1) CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        if (later && end > 1) {
+            CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+            cellgen_team_barrier(memory->team, thread); /* what it packed lies elsewhere for fewer rows */
+        }
         CELLGEN_NAME(layer_norm_gru_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
         cellgen_team_barrier(memory->team, thread);
     }
@@ -3253,7 +3255,7 @@ static int64_t CELLGEN_NAME(layer_norm_gru_sequence_backward_place)(
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->product_block, real, 1, (cellgen_larger(nH, nI)) * cellgen_depth_of(chunk_rows));
+    CELLGEN_PLACE(memory->product_block, real, 1, (nH + nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);

@@ -1455,7 +1455,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_def
     /* d_w[:I, :4*H] += x.T @ d_icfo */
     {
         const cg_left lefts[] = {
-            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + nH * cellgen_depth_of(memory->chunk_steps * nB)},
         };
         const cg_right rights[] = {
             {4 * nH, d_icfo_rows, (4 * nH)},
@@ -1655,7 +1655,6 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred)(
     }
     CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
     CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
-    cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
@@ -1723,7 +1722,10 @@ static void CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_task)(int 
         const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
         cellgen_team_barrier(memory->team, thread);
         const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
-        if (later && end > 1) CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        if (later && end > 1) {
+            CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+            cellgen_team_barrier(memory->team, thread); /* what it packed lies elsewhere for fewer rows */
+        }
         CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
         cellgen_team_barrier(memory->team, thread);
     }
@@ -1781,7 +1783,7 @@ static int64_t CELLGEN_NAME(lstm_block_cell_exact_clip_sequence_backward_place)(
     CELLGEN_PLACE(memory->stage_d_co, real, tables, nB * nH);
     CELLGEN_PLACE(memory->later_d_co, real, tables, nB * nH);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->product_block, real, 1, (cellgen_larger(nH, nI)) * cellgen_depth_of(chunk_rows));
+    CELLGEN_PLACE(memory->product_block, real, 1, (nH + nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);

@@ -1041,7 +1041,6 @@ static void CELLGEN_NAME(min_gru_log_sequence_backward_deferred)(
         CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     else
         CELLGEN_NAME(min_gru_log_sequence_backward_deferred_3)(memory, step, begin, end, 0, 1);
-    cellgen_team_barrier(memory->team, thread);
     (void)begin, (void)end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);
@@ -1098,7 +1097,10 @@ static void CELLGEN_NAME(min_gru_log_sequence_backward_task)(int thread, int thr
         const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
         cellgen_team_barrier(memory->team, thread);
         const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
-        if (later && end > 1) CELLGEN_NAME(min_gru_log_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        if (later && end > 1) {
+            CELLGEN_NAME(min_gru_log_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+            cellgen_team_barrier(memory->team, thread); /* what it packed lies elsewhere for fewer rows */
+        }
         CELLGEN_NAME(min_gru_log_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
         cellgen_team_barrier(memory->team, thread);
     }

@@ -1682,7 +1682,7 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_3)(
      * d_w_z += x.T @ d_z_pre */
     {
         const cg_left lefts[] = {
-            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block},
+            {cellgen_share(nI, part, parts, CELLGEN_GRAIN(0)), cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)), x_rows, x_stride, memory->product_block + nD * cellgen_depth_of(memory->chunk_steps * nB)},
         };
         const cg_right rights[] = {
             {nD * nK, d_o_pre_rows, (nD * nK)},
@@ -2038,7 +2038,10 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_task)(int thread, int
         const int64_t end = step + memory->chunk_steps < nT ? step + memory->chunk_steps : nT;
         cellgen_team_barrier(memory->team, thread);
         const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
-        if (later && end > 1) CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+        if (later && end > 1) {
+            CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
+            cellgen_team_barrier(memory->team, thread); /* what it packed lies elsewhere for fewer rows */
+        }
         CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
         cellgen_team_barrier(memory->team, thread);
     }
@@ -2098,7 +2101,7 @@ static int64_t CELLGEN_NAME(slstm_exp_heads_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_m_prev_pair, real, 1, 2 * nB * (nK * nD));
     CELLGEN_PLACE(memory->rows_x, real, gathered, chunk_rows * nI);
     CELLGEN_PLACE(memory->rows_d_x, real, gathered, chunk_rows * nI);
-    CELLGEN_PLACE(memory->product_block, real, 1, (cellgen_larger(nD, nI)) * cellgen_depth_of(chunk_rows));
+    CELLGEN_PLACE(memory->product_block, real, 1, (nD + nI) * cellgen_depth_of(chunk_rows));
     CELLGEN_PLACE(memory->counts, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->fresh, unsigned char, tables, nT * nB);
     CELLGEN_PLACE(memory->before, int32_t, tables, nT * nB);
