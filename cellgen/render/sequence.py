@@ -519,10 +519,13 @@ class _Function:
     def _part(self, name: str) -> PartContext:
         part: Part = getattr(self.schedule, name)
         writer = _PartWriter(self, name, part)
-        runs = products_together(part.stages)
+        if name == "deferred":
+            runs = products_together(part.stages)
+            meets = deferred_meetings(runs)
+        else:
+            runs = tuple((stage,) for stage in part.stages)
+            meets = meetings(part, self.schedule.programs)
         stages = [writer.stage(index, run) for index, run in enumerate(runs, start=1)]
-        is_deferred = name == "deferred"
-        meets = deferred_meetings(runs) if is_deferred else meetings(part, self.schedule.programs)
         return PartContext(
             name,
             stages,

@@ -151,7 +151,8 @@ def deferred_meetings(runs: Sequence[Sequence[GroupedStage]]) -> tuple[bool, ...
 
     A thread has the same rows in all stages that share rows; of a stage that shares units it has
     all rows. So it waits for others where stages of the two kinds touch the same array, and one of
-    them writes it. A group may share rows or units, and is like no other stage.
+    them writes it. A group may share rows or units, and is like no other stage. Threads meet
+    before the first stage and after the last: rows of other steps are shared anew.
     """
     after = [False] * len(runs)
     touched: dict[Value, set[tuple[object, bool]]] = {}

@@ -165,7 +165,9 @@ CELLGEN_INLINE int64_t cellgen_chunk_rows(int64_t steps, int64_t batch, int64_t 
 #ifndef CELLGEN_CHUNK_ROWS
 #define CELLGEN_CHUNK_ROWS 192
 #endif
+#ifndef CELLGEN_FEW_WEIGHTS
 #define CELLGEN_FEW_WEIGHTS (64 * 1024) /* bytes */
+#endif
 
 #define CELLGEN_OR(name, own) (given && given->name >= 0 ? given->name : (own))
 CELLGEN_INLINE cellgen_constants cellgen_all_constants(const cellgen_constants *given)
@@ -276,8 +278,6 @@ CELLGEN_STATIC int cellgen_fill_tables(const cellgen_options *options, const int
     }
     return CELLGEN_OK;
 }
-
-CELLGEN_INLINE int64_t cellgen_larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* Elements for each row of a weight gradient in the block that its product packs: as deep as one
  * chunk of rows, or one depth of a product. */

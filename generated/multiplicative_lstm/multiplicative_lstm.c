@@ -1955,7 +1955,7 @@ static void CELLGEN_NAME(multiplicative_lstm_sequence_backward_task)(int thread,
         const int64_t later = step == 0 && !memory->gather; /* the initial state stands in an array of its own */
         if (later && end > 1) {
             CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred)(memory, 1, end - 1, thread, threads);
-            cellgen_team_barrier(memory->team, thread); /* what it packed lies elsewhere for fewer rows */
+            cellgen_team_barrier(memory->team, thread); /* the rows of one step are shared anew */
         }
         CELLGEN_NAME(multiplicative_lstm_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
         cellgen_team_barrier(memory->team, thread);

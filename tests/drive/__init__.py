@@ -44,7 +44,7 @@ class DriveError(Exception):
 
 @dataclass(frozen=True)
 class Driver:
-    """One cell compiled with main.c; ``quick`` leaves out all but two shapes and one empty one."""
+    """One cell compiled with main.c; ``quick``: only three shapes and an empty one."""
 
     interface: Interface
     flags: tuple[str, ...]
