@@ -11,10 +11,13 @@ import pytest
 
 import cellgen
 from cellgen import abi
+from cellgen.cell import Bias, Cell, Input, State, Weight
 from cellgen.cells import SHIPPED
 from cellgen.errors import ArgumentError
+from cellgen.ops import tanh, units_mean
 from cellgen.paths import include_folder
 from cellgen.plans import Constants, SequencePlan
+from cellgen.value import H, I
 from tests.random_cells import draw_arrays, run_both
 
 DIMS = {"T": 9, "B": 5, "I": 7, "H": 33}
@@ -206,6 +209,42 @@ def test_chunks_are_longer_where_weights_leave_the_cache_or_are_little_work(cell
     plan = cellgen.load(cell).sequence_backward.plan
     for threads in (1, 2):  # the workspace is as large for any number
         assert plan(T=100, B=32, I=units, H=units, threads=threads).chunk_rows == rows
+
+
+class Level(Cell):
+    """A gate of one unit: the gradient of its bias is a sum over rows of single numbers."""
+
+    x, h_prev = Input(I), State(H)
+    w, u, b = Weight(I, H), Weight(H, H), Bias(1)
+    h_bar = x @ w + h_prev @ u
+    level = tanh(units_mean(h_bar) + b)
+    h = tanh(h_bar) * level
+
+
+def test_sums_over_rows_are_the_same_for_any_threads_and_chunks():
+    """Rows are summed in groups of 16, whoever sums them and wherever a chunk of steps ends."""
+    dims = {"T": 23, "B": 7, "I": 3, "H": 5}
+    k, rng = cellgen.compile(Level), np.random.default_rng(0)
+    given = {
+        a.name: rng.normal(size=[abi.axis_length(axis, dims) for axis in a.shape])
+        for a in k.sequence_forward.function.arguments
+    }
+    forward, backward = k.sequence_forward, k.sequence_backward
+    y = forward(**given, save=True)
+    given |= {n: array for n, array in y._asdict().items() if n in ("h", "saved")}
+    given["d_h"] = rng.normal(size=y.h.shape)
+    wanted = {a.name for a in backward.function.arguments} | {"saved"}
+    given = {n: array for n, array in given.items() if n in wanted}
+    found = set()
+    for threads in (1, 2, 3, 12):
+        for rows in (7, 14, 49, 161):
+            plan = replace(backward.plan(**dims, threads=threads), chunk_rows=rows)
+            g = backward(**given, threads=threads, plan=plan)
+            found.add((g.d_b.tobytes(), g.d_w.tobytes()))
+    assert len(found) == 1
+    whole = backward(**given)
+    parts = [backward(**given | {"d_h": given["d_h"] * part}).d_b for part in (0.25, 0.75)]
+    np.testing.assert_allclose(sum(parts), whole.d_b, rtol=1e-12)  # linear: sums of 161 terms
 
 
 SLICED = "-DCELLGEN_DEEP_BYTES=0 -DCELLGEN_SLICE=3"  # every panel is deep, gone through by threes

@@ -48,7 +48,16 @@ from cellgen.over_time import STEP, run_steps
 from cellgen.pipeline import sequence_of
 from cellgen.schedule.groups import Group
 from cellgen.schedule.plan import Kind, Loop, Product, Store
-from cellgen.schedule.sequence import Storage, deferred_meetings, meetings, products_together
+from cellgen.schedule.sequence import (
+    Share,
+    Storage,
+    deferred_meetings,
+    meetings,
+    products_together,
+    row_by_row,
+    share_of,
+    summed_over_rows,
+)
 from cellgen.value import B
 from tests.conftest import TYPICAL, relative
 
@@ -387,6 +396,15 @@ def test_weight_gradients_of_neighbours_are_one_stage():
 def test_threads_meet_where_one_reads_what_another_wrote_of_many_steps(cell, meets):
     runs = products_together(sequence_of(cell).deferred.stages)
     assert deferred_meetings(runs) == meets
+
+
+def test_a_group_of_rows_goes_through_neighbouring_loops_and_sums():
+    """Threads share rows of all loops over many steps, units of weight gradients alone."""
+    stages = sequence_of(LayerNormLSTM).deferred.stages
+    assert row_by_row(stages) == (3, 1, 2, 1, 1)  # between them h.T @ d, then x.T @ d and d_x
+    assert [share_of(stage) for stage in stages if isinstance(stage, Loop)] == [Share.ROWS] * 5
+    summed = {str(buffer.value) for stage in stages for buffer in summed_over_rows(stage)}
+    assert summed == {"d_b", *(f"d_{kind}{n}" for kind in ("alpha", "beta") for n in (1, 2, 3))}
 
 
 @cells

@@ -77,8 +77,8 @@ class LoopWriter:
         """Prepare a sum over rows before the loop."""
         raise NotImplementedError
 
-    def end_total(self, line: Line) -> str:
-        """Store a sum over everything after the loop."""
+    def sum_of_all(self, line: Line, lines: LoopLines) -> None:
+        """Begin and store a sum over everything, which a local of its name holds."""
         raise NotImplementedError
 
     def loop(self, loop: Loop, tile_row: TileRow = lambda view: None) -> LoopLines:
@@ -137,8 +137,7 @@ class LoopWriter:
             lines.row_end.append(f"*({self.row(view)}) = {name};")
         else:
             lines.sums.append(name)
-            lines.before.append(f"real {name} = 0;")
-            lines.after.append(self.end_total(line))
+            self.sum_of_all(line, lines)
 
     def _line(self, line: Line, expression: Expr, unit: str) -> list[str]:
         name, value = line.statement.target.name, c_expression(expression)

@@ -20,7 +20,7 @@ from cellgen.printer import c_axis, c_factor
 from cellgen.program import Names
 from cellgen.render.loops import LoopLines, LoopWriter, column_of, offset_of, routine_call
 from cellgen.render.step import LoopContext, ProductContext, StepWriter, c_count
-from cellgen.schedule import Buffer, Kind, Loop, Product, Routine, Store
+from cellgen.schedule import Buffer, Kind, Loop, Product, Routine
 from cellgen.schedule import Function as PlannedFunction
 from cellgen.schedule.groups import Group, GroupedStage, Term, Weight
 from cellgen.schedule.plan import Line, View, describe
@@ -32,7 +32,9 @@ from cellgen.schedule.sequence import (
     deferred_meetings,
     meetings,
     products_together,
+    row_by_row,
     share_of,
+    summed_over_rows,
     waits_for_no_state,
 )
 from cellgen.schedule.unroll import StateLink
@@ -212,12 +214,30 @@ class OnceContext:
 
 
 @dataclass(frozen=True)
+class RowsContext:
+    """Neighbouring stages by number; if they are ``by_rows``, no row of theirs needs another."""
+
+    stages: list[int]
+    by_rows: bool
+
+
+@dataclass(frozen=True)
+class SumContext:
+    """A sum over the rows of all steps: the total, how long it is, and those of groups of rows."""
+
+    total: str
+    count: str
+    groups: str
+
+
+@dataclass(frozen=True)
 class PartContext:
     """The stages of one part and the packing they need.
 
     ``meets_after``: the stages after which threads meet, those of a step only where they share
-    units; ``free_shares``: among how many threads the units can be shared where no product waits
-    for a state, else 0.
+    units; ``runs``: those of many steps, by neighbours that a group of rows goes through at a time;
+    ``free_shares``: among how many threads the units can be shared where no product waits for a
+    state, else 0.
     """
 
     name: str
@@ -226,6 +246,7 @@ class PartContext:
     panel_sizes: list[str]
     can_split_units: bool
     meets_after: list[bool]
+    runs: list[RowsContext]
     free_shares: str
 
 
@@ -269,6 +290,7 @@ class SequenceContext:
     flag_strides: int
     kept: list[KeptContext]
     totals: list[tuple[str, str, bool]]
+    sums: list[SumContext]
     prologue: OnceContext | None
     epilogue: OnceContext | None
     reads_previous: bool
@@ -335,6 +357,7 @@ class _Function:
             flag_strides=sum(2 for item in series if item.has_strides),
             kept=self._kept() if self.is_backward else [],
             totals=self._totals(),
+            sums=self._sums() if self.is_backward else [],
             prologue=prologue,
             epilogue=epilogue,
             reads_previous=self._reads_previous(),
@@ -458,6 +481,19 @@ class _Function:
             if place is Storage.TOTAL
         ]
 
+    def _sums(self) -> list[SumContext]:
+        stages = self.schedule.deferred.stages
+        buffers = dict.fromkeys(b for stage in stages for b in summed_over_rows(stage))
+        return [
+            SumContext(self.place_of(b.value), _count(b.shape), self.sums_of_groups(b))
+            for b in buffers
+        ]
+
+    def sums_of_groups(self, total: Buffer) -> str:
+        """Memory for the sums over groups of rows of a chunk, and of one that another shares."""
+        count = f"cellgen_sum_groups(chunk_rows) * {c_mul(_count(total.shape))}"
+        return self.add_memory(f"sums_{total.name}", count, "sums over groups of rows")
+
     def place_of(self, value: Value) -> str:
         """Where a value that is the same at every step lies: the caller's, or the function's."""
         programs = self.schedule.programs
@@ -533,6 +569,7 @@ class _Function:
             writer.panel_sizes,
             part.can_split_units,
             meets_after=list(meets),
+            runs=_rows_of(runs) if name == "deferred" else [],
             free_shares=self._free_shares(part, stages),
         )
 
@@ -596,6 +633,16 @@ def _writes(stage: GroupedStage) -> list[Buffer]:
         return _stored(stage)
     stored = [slot.view.buffer for slot in stage.slots if slot.needs_memory]
     return stored + [buffer for loop in stage.loops for buffer in _stored(loop)]
+
+
+def _rows_of(stages: Sequence[Sequence[GroupedStage]]) -> list[RowsContext]:
+    """Neighbouring stages that a group of rows goes through at a time, and others one by one."""
+    found: list[RowsContext] = []
+    for length in row_by_row([run[0] for run in stages]):
+        first = found[-1].stages[-1] + 1 if found else 0
+        by_rows = isinstance(stages[first][0], Loop | Routine)
+        found.append(RowsContext(list(range(first, first + length)), by_rows))
+    return found
 
 
 def _reads(part: Part, name: str) -> bool:
@@ -820,22 +867,30 @@ class _PartWriter(LoopWriter):
         return lines
 
     def _loop_stage(self, name: str, loop: Loop) -> StageContext:
-        down = any(line.store is Store.ADD_ROWS for line in loop.lines)  # as chunks of steps come
+        sums = summed_over_rows(loop)
+        written = [buffer for buffer in _stored(loop) if buffer not in sums]
         return StageContext(
             name=name,
             kind="loop",
             comment="",
-            prelude=self._preludes(_loaded(loop), _stored(loop)),
+            prelude=self._preludes(_loaded(loop), written) + [self._sum_of_group(b) for b in sums],
             ahead=[],
             units=c_axis(loop.space[-1]),
             grain=self._grain(0),
             slots=0,
             widest=0,
             zeroed=[],
-            loops=[replace(self.loop(loop), down=down)],
+            loops=[replace(self.loop(loop), down=bool(sums))],  # as chunks of steps come
             call="",
             split=share_of(loop).name,
         )
+
+    def _sum_of_group(self, total: Buffer) -> str:
+        """Declare a pointer to the sum over the group that the rows of a stage are of."""
+        group = "(step * nB + row_begin) / CELLGEN_SUM_ROWS"
+        slot = f"{group} % cellgen_sum_groups(memory->chunk_rows)"
+        place = f"{self.function.sums_of_groups(total)} + {slot} * {c_mul(_count(total.shape))}"
+        return f"real *{self.rows[total]} = {place};"
 
     def _products(self, name: str, products: list[Product]) -> StageContext:
         """Weight gradients: threads share the rows of each result, or of every head's."""
@@ -937,9 +992,12 @@ class _PartWriter(LoopWriter):
         assert line.view is not None
         return [f"real *{pointer} = {self.address(line.view)}{self.first};"]
 
-    def end_total(self, line: Line) -> str:
+    def sum_of_all(self, line: Line, lines: LoopLines) -> None:
+        """Row by row, so that nothing depends on how many rows a stage is given."""
         assert line.view is not None
-        return f"*({self.address(line.view)}) += {line.statement.target.name};"
+        name = line.statement.target.name
+        lines.row_start.append(f"real {name} = 0;")
+        lines.row_end.append(f"*({self.address(line.view)}) += {name};")
 
     # --- groups ---
 

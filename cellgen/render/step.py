@@ -185,9 +185,11 @@ class StepWriter(LoopWriter):
             f"for (int64_t unit = 0; unit < {length}; ++unit) {pointer}[unit] = 0;",
         ]
 
-    def end_total(self, line: Line) -> str:
+    def sum_of_all(self, line: Line, lines: LoopLines) -> None:
         assert line.view is not None
-        return f"*({self.address(line.view)}) = {line.statement.target.name};"
+        name = line.statement.target.name
+        lines.before.append(f"real {name} = 0;")
+        lines.after.append(f"*({self.address(line.view)}) = {name};")
 
 
 def c_count(shape: Shape) -> str:

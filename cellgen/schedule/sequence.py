@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import groupby
 
 from sympy import Expr
 
@@ -113,17 +114,30 @@ class Share(Enum):
 
     ROWS = "rows"
     UNITS = "units"
-    ALL = "one thread takes all"
 
 
 def share_of(stage: GroupedStage) -> Share:
-    """Rows, or units of a sum over rows; nothing is left to share in a sum over both."""
-    if isinstance(stage, Product):
-        return Share.UNITS
-    stores = {line.store for line in stage.lines} if isinstance(stage, Loop) else set()
-    if Store.ADD_ALL in stores:
-        return Share.ALL
-    return Share.UNITS if Store.ADD_ROWS in stores else Share.ROWS
+    """Units of a weight gradient, else rows: sums over rows are formed in groups of rows first."""
+    return Share.UNITS if isinstance(stage, Product) else Share.ROWS
+
+
+def summed_over_rows(stage: GroupedStage) -> tuple[Buffer, ...]:
+    """The sums over rows that a stage of the deferred part forms."""
+    lines = stage.lines if isinstance(stage, Loop) else ()
+    views = [line.view for line in lines if line.store in (Store.ADD_ROWS, Store.ADD_ALL)]
+    return tuple(dict.fromkeys(view.buffer for view in views if view is not None))
+
+
+def row_by_row(stages: Sequence[GroupedStage]) -> tuple[int, ...]:
+    """How many neighbouring stages read nothing of other rows, run by run: a few rows can go
+    through all stages of a run while they are near. Products stand alone."""
+    runs = groupby(enumerate(stages), lambda item: item[0] if _mixes_rows(item[1]) else -1)
+    return tuple(len(list(run)) for _, run in runs)
+
+
+def _mixes_rows(stage: GroupedStage) -> bool:
+    """Whether a stage is a product, which is better formed for many rows."""
+    return isinstance(stage, Group | Product)
 
 
 def products_together(stages: Sequence[GroupedStage]) -> tuple[tuple[GroupedStage, ...], ...]:
@@ -152,7 +166,8 @@ def deferred_meetings(runs: Sequence[Sequence[GroupedStage]]) -> tuple[bool, ...
     A thread has the same rows in all stages that share rows; of a stage that shares units it has
     all rows. So it waits for others where stages of the two kinds touch the same array, and one of
     them writes it. A group may share rows or units, and is like no other stage. Threads meet
-    before the first stage and after the last: rows of other steps are shared anew.
+    before the first stage and after the last: rows of other steps are shared anew. Sums over groups
+    of rows are added up after that.
     """
     after = [False] * len(runs)
     touched: dict[Value, set[tuple[object, bool]]] = {}
@@ -177,7 +192,8 @@ def _touches(run: Sequence[GroupedStage]) -> dict[Value, set[tuple[object, bool]
     for stage in run:
         by_rows = share_of(stage) is Share.ROWS and not isinstance(stage, Group)
         share: object = Share.ROWS if by_rows else stage
-        for value in _written_by(stage):
+        sums = {buffer.value for buffer in summed_over_rows(stage)}
+        for value in _written_by(stage) - sums:
             found.setdefault(value, set()).add((share, True))
         for value in _read_by(stage):
             found.setdefault(value, set()).add((share, False))

@@ -16,6 +16,8 @@
 #undef cg_across
 #undef cg_own
 #undef cg_copy_row
+#undef cg_add_sums
+#undef cg_clear_sums
 #undef cg_collect
 #undef cg_collect_before
 #undef cg_collect_shown
@@ -32,6 +34,8 @@
 #define cg_across CELLGEN_NAME(cellgen_across)
 #define cg_own CELLGEN_NAME(cellgen_own)
 #define cg_copy_row CELLGEN_NAME(cellgen_copy_row)
+#define cg_add_sums CELLGEN_NAME(cellgen_add_sums)
+#define cg_clear_sums CELLGEN_NAME(cellgen_clear_sums)
 #define cg_collect CELLGEN_NAME(cellgen_collect)
 #define cg_collect_before CELLGEN_NAME(cellgen_collect_before)
 #define cg_collect_shown CELLGEN_NAME(cellgen_collect_shown)
@@ -300,6 +304,34 @@ CELLGEN_INLINE int cellgen_is_deep(int64_t terms, int64_t vectors)
     return terms * vectors * CELLGEN_VECTOR_BYTES > CELLGEN_DEEP_BYTES;
 }
 
+/* Sums over the rows of all steps are formed in groups of so many rows, each from its last row to its
+ * first, and groups are added from the last: the same additions for any number of threads, which share
+ * groups, and any length of a chunk, which may end within one. */
+enum { CELLGEN_SUM_ROWS = 16 };
+
+/* Groups that so many neighbouring rows may touch. */
+CELLGEN_INLINE int64_t cellgen_sum_groups(int64_t rows)
+{
+    return rows / CELLGEN_SUM_ROWS + 2;
+}
+
+/* Where share `part` of `parts` begins in the `rows` rows from row `first` of all on: whole groups. */
+CELLGEN_INLINE int64_t cellgen_share_rows(int64_t first, int64_t rows, int64_t part, int64_t parts)
+{
+    const int64_t group = first / CELLGEN_SUM_ROWS;
+    const int64_t groups = (first + rows + CELLGEN_SUM_ROWS - 1) / CELLGEN_SUM_ROWS - group;
+    const int64_t begin = (group + groups * part / parts) * CELLGEN_SUM_ROWS - first;
+    return begin < 0 ? 0 : begin < rows ? begin : rows;
+}
+
+/* Where the last group before row `end` begins, at row `begin` at the earliest; both are counted from row
+ * `first` of all on. */
+CELLGEN_INLINE int64_t cellgen_group_begin(int64_t first, int64_t begin, int64_t end)
+{
+    const int64_t found = (first + end - 1) / CELLGEN_SUM_ROWS * CELLGEN_SUM_ROWS - first;
+    return found > begin ? found : begin;
+}
+
 /* Blocks of units whose tiles of all `rows` rows one buffer holds: with few rows their functions are
  * computed one after the other, so that the latency of one hides behind the next. */
 CELLGEN_INLINE int64_t cellgen_blocks_of_tile(int64_t rows)
@@ -437,6 +469,28 @@ CELLGEN_STATIC void cg_collect_shown(real *to, real *later, cg_series from, int6
         for (int64_t unit = 0; unit < width && found == CELLGEN_COUNTS; ++unit) own[unit] += sum[unit];
         for (int64_t unit = 0; unit < width && found == CELLGEN_HELD; ++unit) sum[unit] += given[unit];
         if (cut || found == CELLGEN_COUNTS) cg_copy_row(sum, 0, width);
+    }
+}
+
+/* Begin the sums of the groups of rows whose last row is one of begin <= row < end, of `all` rows. */
+CELLGEN_STATIC void cg_clear_sums(real *sums, int64_t count, int64_t groups, int64_t begin, int64_t end,
+                                  int64_t all)
+{
+    for (int64_t group = begin / CELLGEN_SUM_ROWS; begin < end && group * CELLGEN_SUM_ROWS < end; ++group)
+        if ((group + 1) * CELLGEN_SUM_ROWS <= end || end == all)
+            cg_copy_row(sums + group % groups * count, 0, count);
+}
+
+/* Add the sums of the groups whose first row is one of begin <= row < end to a total, from the last
+ * group to the first; a thread's share of the units. */
+CELLGEN_STATIC void cg_add_sums(real *total, const real *sums, int64_t count, int64_t groups,
+                                int64_t begin, int64_t end, int64_t part, int64_t parts)
+{
+    const int64_t first = cellgen_share(count, part, parts, CELLGEN_REAL_LANES);
+    const int64_t units = cellgen_share(count, part + 1, parts, CELLGEN_REAL_LANES) - first;
+    for (int64_t group = (end - 1) / CELLGEN_SUM_ROWS; end > begin && group * CELLGEN_SUM_ROWS >= begin; --group) {
+        const real *from = sums + group % groups * count + first;
+        for (int64_t unit = 0; unit < units; ++unit) total[first + unit] += from[unit];
     }
 }
 

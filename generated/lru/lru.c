@@ -1399,11 +1399,15 @@ typedef struct {
     real *reverse_3_whole; /* products of one step */
     real *deferred_d_x_b_im; /* of a chunk */
     real *deferred_d_x_b_re; /* of a chunk */
+    real *sums_d_lam_im; /* sums over groups of rows */
+    real *sums_d_lam_re; /* sums over groups of rows */
+    real *sums_d_scale; /* sums over groups of rows */
+    real *deferred_d_y_copy; /* of a chunk */
+    real *sums_d_d; /* sums over groups of rows */
+    real *deferred_4_whole; /* products of one step */
     real *total_d_lam_im; /* summed over all steps */
     real *total_d_lam_re; /* summed over all steps */
     real *total_d_scale; /* summed over all steps */
-    real *deferred_d_y_copy; /* of a chunk */
-    real *deferred_4_whole; /* products of one step */
     real *d_h_re_prev_pair; /* gradient between two steps */
     real *rows_h_re_prev; /* states before many steps */
     real *d_h_im_prev_pair; /* gradient between two steps */
@@ -1671,9 +1675,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_1)(
     const real *x_b_im_rows = memory->args->x_b_im + step * nB * nH;
     real *d_x_b_im_rows = memory->deferred_d_x_b_im;
     real *d_x_b_re_rows = memory->deferred_d_x_b_re;
-    real *d_lam_im_rows = memory->total_d_lam_im;
-    real *d_lam_re_rows = memory->total_d_lam_re;
-    real *d_scale_rows = memory->total_d_scale;
+    real *d_lam_im_rows = memory->sums_d_lam_im + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
+    real *d_lam_re_rows = memory->sums_d_lam_re + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
+    real *d_scale_rows = memory->sums_d_scale + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
@@ -1740,7 +1744,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_2)(
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
     real *d_y_copy_rows = memory->deferred_d_y_copy;
-    real *d_d_rows = memory->args->d_d;
+    real *d_d_rows = memory->sums_d_d + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nI;
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
@@ -2115,23 +2119,53 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred)(
     const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
 {
     const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    const int64_t first = step * memory->nB; /* of all rows */
+    const int64_t own_begin = cellgen_share_rows(first, rows, thread, threads), own_end = cellgen_share_rows(first, rows, thread + 1, threads);
+    const int64_t groups = cellgen_sum_groups(memory->chunk_rows);
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    cg_clear_sums(memory->sums_d_lam_im, nH, groups, first + own_begin, first + own_end, nT * nB);
+    cg_clear_sums(memory->sums_d_lam_re, nH, groups, first + own_begin, first + own_end, nT * nB);
+    cg_clear_sums(memory->sums_d_scale, nH, groups, first + own_begin, first + own_end, nT * nB);
+    cg_clear_sums(memory->sums_d_d, nI, groups, first + own_begin, first + own_end, nT * nB);
     if (memory->gather) {
         CELLGEN_NAME(lru_sequence_backward_collect)(memory, step, begin, end);
         cellgen_team_barrier(memory->team, thread);
     }
-    CELLGEN_NAME(lru_sequence_backward_deferred_1)(memory, step, 0, rows, thread, threads);
-    CELLGEN_NAME(lru_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
+    for (int64_t top = own_end, low; top > own_begin; top = low) { /* a group of rows, while it is near */
+        low = cellgen_group_begin(first, own_begin, top);
+        CELLGEN_NAME(lru_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
+        CELLGEN_NAME(lru_sequence_backward_deferred_2)(memory, step, low, top, 0, 1);
+    }
     cellgen_team_barrier(memory->team, thread);
     CELLGEN_NAME(lru_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     if (memory->unpacked)
         CELLGEN_NAME(lru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     else
         CELLGEN_NAME(lru_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
-    (void)begin, (void)end;
+    (void)begin, (void)end, (void)own_begin, (void)own_end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lru_sequence_backward_deliver)(memory, step, begin, end);
     }
+}
+
+static void CELLGEN_NAME(lru_sequence_backward_add_sums)(
+    const CELLGEN_NAME(lru_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    const int64_t groups = cellgen_sum_groups(memory->chunk_rows);
+    cg_add_sums(memory->total_d_lam_im, memory->sums_d_lam_im, nH, groups, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->total_d_lam_re, memory->sums_d_lam_re, nH, groups, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->total_d_scale, memory->sums_d_scale, nH, groups, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_d, memory->sums_d_d, nI, groups, step * nB, (step + steps) * nB, thread, threads);
 }
 
 static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, void *context)
@@ -2209,11 +2243,13 @@ static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, vo
         }
         CELLGEN_NAME(lru_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
         cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(lru_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_h_re_prev, args->d_h_re_last, nB * nH);
         cg_copy_row(args->d_h_im_prev, args->d_h_im_last, nB * nH);
     }
+    cellgen_team_barrier(memory->team, thread);
     if (thread == 0) CELLGEN_NAME(lru_sequence_backward_epilogue)(memory);
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -2263,11 +2299,15 @@ static int64_t CELLGEN_NAME(lru_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 2 * nH);
     CELLGEN_PLACE(memory->deferred_d_x_b_im, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_x_b_re, real, 1, chunk_rows * nH);
+    CELLGEN_PLACE(memory->sums_d_lam_im, real, 1, cellgen_sum_groups(chunk_rows) * nH);
+    CELLGEN_PLACE(memory->sums_d_lam_re, real, 1, cellgen_sum_groups(chunk_rows) * nH);
+    CELLGEN_PLACE(memory->sums_d_scale, real, 1, cellgen_sum_groups(chunk_rows) * nH);
+    CELLGEN_PLACE(memory->deferred_d_y_copy, real, 1, chunk_rows * nI);
+    CELLGEN_PLACE(memory->sums_d_d, real, 1, cellgen_sum_groups(chunk_rows) * nI);
+    CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->total_d_lam_im, real, 1, nH);
     CELLGEN_PLACE(memory->total_d_lam_re, real, 1, nH);
     CELLGEN_PLACE(memory->total_d_scale, real, 1, nH);
-    CELLGEN_PLACE(memory->deferred_d_y_copy, real, 1, chunk_rows * nI);
-    CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_re_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_re_prev, real, gathered, chunk_rows * nH);
     CELLGEN_PLACE(memory->d_h_im_prev_pair, real, 1, 2 * nB * nH);

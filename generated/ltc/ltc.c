@@ -2529,6 +2529,9 @@ typedef struct {
     real *reverse_9_whole; /* products of one step */
     real *deferred_d_drive; /* of a chunk */
     real *deferred_d_dt; /* of a chunk */
+    real *sums_d_tau; /* sums over groups of rows */
+    real *sums_d_a; /* sums over groups of rows */
+    real *sums_d_b; /* sums over groups of rows */
     real *total_d_u_1; /* summed over all steps */
     real *total_d_u_2; /* summed over all steps */
     real *total_d_u_3; /* summed over all steps */
@@ -3714,9 +3717,9 @@ CELLGEN_STAGE void CELLGEN_NAME(ltc_sequence_backward_deferred_2)(
     const real *d_drive_rows = memory->deferred_d_drive;
     const real *d_tau_terms_7_rows = memory->d_tau_terms_7_time + step % memory->chunk_steps * nB * nH;
     const real *d_a_terms_7_rows = memory->d_a_terms_7_time + step % memory->chunk_steps * nB * nH;
-    real *d_tau_rows = memory->args->d_tau;
-    real *d_a_rows = memory->args->d_a;
-    real *d_b_rows = memory->args->d_b;
+    real *d_tau_rows = memory->sums_d_tau + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
+    real *d_a_rows = memory->sums_d_a + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
+    real *d_b_rows = memory->sums_d_b + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
@@ -4046,24 +4049,55 @@ static void CELLGEN_NAME(ltc_sequence_backward_deferred)(
     const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
 {
     const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+    const int64_t first = step * memory->nB; /* of all rows */
+    const int64_t own_begin = cellgen_share_rows(first, rows, thread, threads), own_end = cellgen_share_rows(first, rows, thread + 1, threads);
+    const int64_t groups = cellgen_sum_groups(memory->chunk_rows);
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    cg_clear_sums(memory->sums_d_tau, nH, groups, first + own_begin, first + own_end, nT * nB);
+    cg_clear_sums(memory->sums_d_a, nH, groups, first + own_begin, first + own_end, nT * nB);
+    cg_clear_sums(memory->sums_d_b, nH, groups, first + own_begin, first + own_end, nT * nB);
     if (memory->gather) {
         CELLGEN_NAME(ltc_sequence_backward_collect)(memory, step, begin, end);
         cellgen_team_barrier(memory->team, thread);
     }
-    CELLGEN_NAME(ltc_sequence_backward_deferred_1)(memory, step, begin, end, 0, 1);
+    for (int64_t top = own_end, low; top > own_begin; top = low) { /* a group of rows, while it is near */
+        low = cellgen_group_begin(first, own_begin, top);
+        CELLGEN_NAME(ltc_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
+        CELLGEN_NAME(ltc_sequence_backward_deferred_2)(memory, step, low, top, 0, 1);
+    }
     cellgen_team_barrier(memory->team, thread);
-    CELLGEN_NAME(ltc_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
     CELLGEN_NAME(ltc_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     if (memory->unpacked)
         CELLGEN_NAME(ltc_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     else
         CELLGEN_NAME(ltc_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
-    CELLGEN_NAME(ltc_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
-    (void)begin, (void)end;
+    for (int64_t top = own_end, low; top > own_begin; top = low) { /* a group of rows, while it is near */
+        low = cellgen_group_begin(first, own_begin, top);
+        CELLGEN_NAME(ltc_sequence_backward_deferred_5)(memory, step, low, top, 0, 1);
+    }
+    (void)begin, (void)end, (void)own_begin, (void)own_end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(ltc_sequence_backward_deliver)(memory, step, begin, end);
     }
+}
+
+static void CELLGEN_NAME(ltc_sequence_backward_add_sums)(
+    const CELLGEN_NAME(ltc_sequence_backward_memory) *memory, int64_t step, int64_t steps, int thread, int threads)
+{
+    const int64_t nT = memory->nT;
+    const int64_t nB = memory->nB;
+    const int64_t nI = memory->nI;
+    const int64_t nH = memory->nH;
+    (void)nT, (void)nB, (void)nI, (void)nH;
+    const int64_t groups = cellgen_sum_groups(memory->chunk_rows);
+    cg_add_sums(memory->args->d_tau, memory->sums_d_tau, nH, groups, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_a, memory->sums_d_a, nH, groups, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_b, memory->sums_d_b, nH, groups, step * nB, (step + steps) * nB, thread, threads);
 }
 
 static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, void *context)
@@ -4164,10 +4198,12 @@ static void CELLGEN_NAME(ltc_sequence_backward_task)(int thread, int threads, vo
         }
         CELLGEN_NAME(ltc_sequence_backward_deferred)(memory, step, later ? 1 : end - step, thread, threads);
         cellgen_team_barrier(memory->team, thread);
+        CELLGEN_NAME(ltc_sequence_backward_add_sums)(memory, step, end - step, thread, threads);
     }
     if (nT == 0 && thread == 0) {
         cg_copy_row(args->d_h_prev, args->d_h_last, nB * nH);
     }
+    cellgen_team_barrier(memory->team, thread);
     if (thread == 0) CELLGEN_NAME(ltc_sequence_backward_epilogue)(memory);
 stopped:
     cellgen_restore_denormals(memory->flush, modes);
@@ -4247,6 +4283,9 @@ static int64_t CELLGEN_NAME(ltc_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_9_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_d_drive, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_dt, real, 1, chunk_rows * 1);
+    CELLGEN_PLACE(memory->sums_d_tau, real, 1, cellgen_sum_groups(chunk_rows) * nH);
+    CELLGEN_PLACE(memory->sums_d_a, real, 1, cellgen_sum_groups(chunk_rows) * nH);
+    CELLGEN_PLACE(memory->sums_d_b, real, 1, cellgen_sum_groups(chunk_rows) * nH);
     CELLGEN_PLACE(memory->total_d_u_1, real, 1, nH * nH);
     CELLGEN_PLACE(memory->total_d_u_2, real, 1, nH * nH);
     CELLGEN_PLACE(memory->total_d_u_3, real, 1, nH * nH);
