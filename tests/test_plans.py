@@ -119,6 +119,9 @@ def test_products_that_wait_for_no_state_run_ahead_of_the_loop(name):
     assert (own.by_units, own.hoist) == (True, True)
     assert forward.plan(**dims, threads=1).hoist
     assert not forward.plan(**dims | {"B": 400}, threads=100).by_units  # too few blocks of units
+    for batch, few in ((15, True), (16, False)):  # 8 for each thread fill a tile
+        found = forward.plan(**dims | {"B": batch}, threads=2)
+        assert (found.by_units, found.hoist) == (few, few)
     inside = replace(own, hoist=False)
     rows = replace(own, hoist=False, by_units=False)
     expected = forward(**given, save=True, threads=1)
@@ -263,9 +266,7 @@ def test_groups_of_rows_and_slices_of_deep_panels_change_no_bit(name, monkeypatc
         arrays = draw_arrays(functions[0], sizes, rng, optional=False)
         given = draw_arrays(functions[1], sizes, rng, optional=True)
         dims = {n: size for n, size in sizes.items() if n in functions[0].dims}
-        assert built.sequence_forward.plan(**dims, threads=1).hoist == (
-            IN_MEMORY in flags or name == "min_gru"
-        )
+        assert built.sequence_forward.plan(**dims, threads=1).hoist == (IN_MEMORY in flags)
         one, two = (run_both(cell, built, arrays, given, threads=threads) for threads in (1, 2))
         for key, array in one.items():
             assert array.tobytes() == two[key].tobytes(), f"{key}: 1 thread and 2, {flags}"

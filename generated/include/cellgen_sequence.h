@@ -143,6 +143,13 @@ CELLGEN_INLINE int64_t cellgen_chunk_rows(int64_t steps, int64_t batch, int64_t 
 #ifndef CELLGEN_HOIST_ROWS
 #define CELLGEN_HOIST_ROWS 3
 #endif
+/* Where no product waits for a state, the same with fewer rows than these for each thread: two threads
+ * that share rows instead, with the product in each step, take 1.06 to 1.4 of the time with 2 or 4 rows
+ * each, 0.78 to 1.0 with 8, 0.88 to 1.0 with 16, 0.90 to 0.95 with 32 (minGRU, SRU, QRNN, LRU, minLSTM;
+ * 64 to 512 units); one thread with the product in each step 0.78 to 1.0 with 8 rows and more. */
+#ifndef CELLGEN_FREE_ROWS
+#define CELLGEN_FREE_ROWS 8
+#endif
 #ifndef CELLGEN_ROWS_PER_THREAD
 #define CELLGEN_ROWS_PER_THREAD 3
 #endif
@@ -188,11 +195,12 @@ CELLGEN_INLINE cellgen_constants cellgen_all_constants(const cellgen_constants *
 /* Threads share the units of each step, and meet after every stage, where there are few rows, and
  * where a share of the weights stays in a core's second-level cache, all of them do not, and rows are
  * too few to hide that, or weights too many for the next cache; else they share the rows and never
- * meet. A single step reads weights where they lie, once, which takes shares of units. `can_split`: no sum over units needs whole rows. Where no product
- * waits for a state, products run ahead of the loop, which is pointwise, and threads that share units
- * do not meet either: among so many threads as there are `free_shares` of units. A chunk of what is
- * deferred reads and writes the gradients of all weights; it is longer where those leave every cache
- * that a core has a fair share of, and where threads would meet after little work. */
+ * meet. A single step reads weights where they lie, once, which takes shares of units. `can_split`: no
+ * sum over units needs whole rows. Where no product waits for a state and rows are few, products run
+ * ahead of the loop, which is pointwise, and threads that share units do not meet either: among so many
+ * threads as there are `free_shares` of units. A chunk of what is deferred reads and writes the gradients
+ * of all weights; it is longer where those leave every cache that a core has a fair share of, and where
+ * threads would meet after little work. */
 CELLGEN_INLINE cellgen_plan cellgen_choose_plan(int64_t steps, int64_t rows, int64_t threads,
                                                 int64_t weight_bytes, int can_split,
                                                 int64_t free_shares,
@@ -204,12 +212,13 @@ CELLGEN_INLINE cellgen_plan cellgen_choose_plan(int64_t steps, int64_t rows, int
     const int crowded =
         rows < by.rows_per_thread * threads ||
         (far && (farther || steps == 1 || rows < CELLGEN_FULL_ROWS * threads));
-    const int by_units = can_split && threads > 1 && (crowded || free_shares >= threads);
+    const int64_t free_units = rows < CELLGEN_FREE_ROWS * threads ? free_shares : 0;
+    const int by_units = can_split && threads > 1 && (crowded || free_units >= threads);
     const int shared = threads == 1 || by_units; /* each panel of weights has one thread that packs it */
     cellgen_plan plan;
     plan.threads = threads;
     plan.by_units = by_units;
-    plan.hoist = shared && steps > 1 && (rows <= by.hoist_rows || free_shares > 0 || farther);
+    plan.hoist = shared && steps > 1 && (rows <= by.hoist_rows || free_units > 0 || farther);
     plan.unpacked = shared && steps == 1;
     plan.window_rows = cellgen_chunk_rows(steps, rows, by.window_rows);
     const int few = 0 < weight_bytes && weight_bytes <= CELLGEN_FEW_WEIGHTS;
