@@ -400,7 +400,7 @@ def _threads_row(plan: SequencePlan, shape: Shape, part: Part, *, is_free: bool)
     if plan.by_units and is_free:
         return Row(
             what + "threads share the units of all steps and never meet",
-            "no product waits for a state",
+            f"no product waits for a state, and {_count(rows, 'row')} are few",
         )
     if plan.by_units:
         fewer = rows < plan.by.rows_per_thread * plan.threads
@@ -426,14 +426,16 @@ def _hoist_row(plan: SequencePlan, shape: Shape, forward: Part, *, is_free: bool
         steps = plan.window_rows // max(rows, 1)
         return Row(
             f"hoist = True: products of inputs ahead, for windows of {_count(steps, 'step')}",
-            "no product waits for a state: the loop over time is pointwise"
+            f"no product waits for a state, {_count(rows, 'row')} are few: the loop is pointwise"
             if is_free
             else "inputs, states and a panel of the weights of both exceed a core's cache"
             if rows > plan.by.hoist_rows
             else f"a tile of {_count(rows, 'row')} is bound by reading weights, one of "
             f"{plan.window_rows} is not",
         )
-    why = f"{_count(rows, 'row')} fill a tile by themselves (more than {plan.by.hoist_rows})"
+    why = f"{_count(rows, 'row')} fill a tile by themselves"
+    if not is_free:
+        why += f" (more than {plan.by.hoist_rows})"
     if shape.sizes["T"] <= 1:
         why = "there is one step only"
     elif rows <= plan.by.hoist_rows:

@@ -139,7 +139,7 @@ def test_what_divides_a_whole_row_is_inverted_once() -> None:
 
 @pytest.mark.parametrize("cell", SHIPPED, ids=lambda cell: cell.definition.name)
 def test_no_stage_over_time_is_left_to_one_thread(cell: type[Cell]) -> None:
-    """Threads share rows, or units: sums over rows and sums over units are loops of their own."""
+    """Threads share rows, also of sums over rows, or units."""
     body = generate(cell).body
     left = re.findall(r"if \(thread == 0\) CELLGEN_NAME\((\w+)\)", body)
     assert [name for name in left if not name.endswith("_epilogue")] == []  # weights alone

@@ -13,6 +13,7 @@ import pytest
 
 import cellgen
 from cellgen import (
+    Bias,
     Cell,
     H,
     I,
@@ -44,6 +45,7 @@ from cellgen.cells import (
 )
 from cellgen.check import check
 from cellgen.errors import ArgumentError
+from cellgen.ops import units_mean
 from cellgen.over_time import STEP, run_steps
 from cellgen.pipeline import sequence_of
 from cellgen.schedule.groups import Group
@@ -401,10 +403,35 @@ def test_threads_meet_where_one_reads_what_another_wrote_of_many_steps(cell, mee
 def test_a_group_of_rows_goes_through_neighbouring_loops_and_sums():
     """Threads share rows of all loops over many steps, units of weight gradients alone."""
     stages = sequence_of(LayerNormLSTM).deferred.stages
-    assert row_by_row(stages) == (3, 1, 2, 1, 1)  # between them h.T @ d, then x.T @ d and d_x
+    meets = deferred_meetings(products_together(stages))
+    runs = row_by_row(stages, meets)
+    assert runs == ((0, 1, 2), (3,), (4, 5), (6,), (7,))  # between them h.T @ d; x.T @ d and d_x
     assert [share_of(stage) for stage in stages if isinstance(stage, Loop)] == [Share.ROWS] * 5
     summed = {str(buffer.value) for stage in stages for buffer in summed_over_rows(stage)}
     assert summed == {"d_b", *(f"d_{kind}{n}" for kind in ("alpha", "beta") for n in (1, 2, 3))}
+
+
+class Inner(Cell):
+    """A layer of the input alone beside one that is normalised over units."""
+
+    x, h_prev = Input(I), State(H)
+    v, b_v, w, w2, u = Weight(I, H), Bias(H), Weight(H, H), Weight(I, H), Weight(H, H)
+    e = tanh(x @ v + b_v)
+    e_w, x_w2 = e @ w, x @ w2
+    n = x_w2 / sqrt(units_mean(x_w2**2) + 1e-5)
+    h = tanh(n + e_w + h_prev @ u)
+
+
+def test_rows_do_not_run_past_a_place_where_threads_meet():
+    """A product's rows are shared otherwise than those of the loops after it."""
+    stages = sequence_of(Inner).deferred.stages
+    runs = products_together(stages)
+    meets = deferred_meetings(runs)
+    firsts = [run[0] for run in runs]
+    waiting = [n for n, meet in enumerate(meets) if meet and isinstance(firsts[n], Loop)]
+    assert [n for n in waiting if isinstance(firsts[n + 1], Loop)]  # loops meet between them
+    for run in row_by_row(firsts, meets):
+        assert not any(meets[number] for number in run[:-1])
 
 
 @cells
@@ -436,7 +463,7 @@ def test_only_kept_adjoints_take_memory_over_time():
 
 
 def test_the_gradient_of_a_number_is_shared_by_threads():
-    """Rows are added for each unit by the thread that has it, units once at the end."""
+    """Rows are added for each unit in groups of rows, units once at the end."""
     schedule = sequence_of(FastGRNN)
     loops = [stage for stage in schedule.deferred.stages if isinstance(stage, Loop)]
     assert {line.store for loop in loops for line in loop.lines} == {Store.ADD_ROWS}

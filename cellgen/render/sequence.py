@@ -27,13 +27,11 @@ from cellgen.schedule.plan import Line, View, describe
 from cellgen.schedule.sequence import (
     Part,
     SequenceSchedule,
-    Share,
     Storage,
     deferred_meetings,
     meetings,
     products_together,
     row_by_row,
-    share_of,
     summed_over_rows,
     waits_for_no_state,
 )
@@ -129,7 +127,7 @@ class OutersContext:
 
 @dataclass(frozen=True)
 class StageContext:
-    """One stage as a C function; ``split`` names how threads share it.
+    """One stage as a C function.
 
     ``ahead`` declares the operand of a product that can be formed for a window of steps; shares of
     units are multiples of ``grain``, the same in all stages of a part; ``units`` are those of one
@@ -151,7 +149,6 @@ class StageContext:
     zeroed: list[int]
     loops: list[LoopLines]
     call: str
-    split: str
     heads: str = ""
     depth: str = ""
     products: list[SlotProductContext] = field(default_factory=list)
@@ -491,7 +488,7 @@ class _Function:
 
     def sums_of_groups(self, total: Buffer) -> str:
         """Memory for the sums over groups of rows of a chunk, and of one that another shares."""
-        count = f"cellgen_sum_groups(chunk_rows) * {c_mul(_count(total.shape))}"
+        count = f"cellgen_sum_groups(chunk_rows) * cellgen_sum_stride({_count(total.shape)})"
         return self.add_memory(f"sums_{total.name}", count, "sums over groups of rows")
 
     def place_of(self, value: Value) -> str:
@@ -569,7 +566,7 @@ class _Function:
             writer.panel_sizes,
             part.can_split_units,
             meets_after=list(meets),
-            runs=_rows_of(runs) if name == "deferred" else [],
+            runs=_rows_of(runs, meets) if name == "deferred" else [],
             free_shares=self._free_shares(part, stages),
         )
 
@@ -635,14 +632,12 @@ def _writes(stage: GroupedStage) -> list[Buffer]:
     return stored + [buffer for loop in stage.loops for buffer in _stored(loop)]
 
 
-def _rows_of(stages: Sequence[Sequence[GroupedStage]]) -> list[RowsContext]:
+def _rows_of(stages: Sequence[Sequence[GroupedStage]], meets: Sequence[bool]) -> list[RowsContext]:
     """Neighbouring stages that a group of rows goes through at a time, and others one by one."""
-    found: list[RowsContext] = []
-    for length in row_by_row([run[0] for run in stages]):
-        first = found[-1].stages[-1] + 1 if found else 0
-        by_rows = isinstance(stages[first][0], Loop | Routine)
-        found.append(RowsContext(list(range(first, first + length)), by_rows))
-    return found
+    return [
+        RowsContext(list(run), isinstance(stages[run[0]][0], Loop | Routine))
+        for run in row_by_row([stage[0] for stage in stages], meets)
+    ]
 
 
 def _reads(part: Part, name: str) -> bool:
@@ -882,14 +877,14 @@ class _PartWriter(LoopWriter):
             zeroed=[],
             loops=[replace(self.loop(loop), down=bool(sums))],  # as chunks of steps come
             call="",
-            split=share_of(loop).name,
         )
 
     def _sum_of_group(self, total: Buffer) -> str:
         """Declare a pointer to the sum over the group that the rows of a stage are of."""
         group = "(step * nB + row_begin) / CELLGEN_SUM_ROWS"
         slot = f"{group} % cellgen_sum_groups(memory->chunk_rows)"
-        place = f"{self.function.sums_of_groups(total)} + {slot} * {c_mul(_count(total.shape))}"
+        stride = f"cellgen_sum_stride({_count(total.shape)})"
+        place = f"{self.function.sums_of_groups(total)} + {slot} * {stride}"
         return f"real *{self.rows[total]} = {place};"
 
     def _products(self, name: str, products: list[Product]) -> StageContext:
@@ -911,7 +906,6 @@ class _PartWriter(LoopWriter):
             zeroed=[],
             loops=[],
             call="",
-            split=share_of(products[0]).name,
             outers=self._outers(products),
         )
 
@@ -970,7 +964,6 @@ class _PartWriter(LoopWriter):
             zeroed=[],
             loops=[],
             call=call,
-            split=Share.ROWS.name,
         )
 
     def address(self, view: View) -> str:
@@ -1034,7 +1027,6 @@ class _PartWriter(LoopWriter):
             zeroed=zeroed,
             loops=loops,
             call="",
-            split=Share.ROWS.name,
             heads=c_factor(group.heads) if group.heads is not None else "",
             depth=_depth(runs),
             products=self._slot_products(group),

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import groupby
 
 from sympy import Expr
 
@@ -128,11 +127,19 @@ def summed_over_rows(stage: GroupedStage) -> tuple[Buffer, ...]:
     return tuple(dict.fromkeys(view.buffer for view in views if view is not None))
 
 
-def row_by_row(stages: Sequence[GroupedStage]) -> tuple[int, ...]:
-    """How many neighbouring stages read nothing of other rows, run by run: a few rows can go
-    through all stages of a run while they are near. Products stand alone."""
-    runs = groupby(enumerate(stages), lambda item: item[0] if _mixes_rows(item[1]) else -1)
-    return tuple(len(list(run)) for _, run in runs)
+def row_by_row(
+    stages: Sequence[GroupedStage], meets: Sequence[bool]
+) -> tuple[tuple[int, ...], ...]:
+    """Neighbouring stages by number through which a few rows can go while they are near: none of
+    them is a product, and threads do not meet between them. Products stand alone."""
+    runs: list[tuple[int, ...]] = []
+    for number, stage in enumerate(stages):
+        apart = not runs or meets[number - 1]
+        if apart or _mixes_rows(stage) or _mixes_rows(stages[number - 1]):
+            runs.append((number,))
+        else:
+            runs[-1] += (number,)
+    return tuple(runs)
 
 
 def _mixes_rows(stage: GroupedStage) -> bool:
@@ -203,7 +210,7 @@ def _touches(run: Sequence[GroupedStage]) -> dict[Value, set[tuple[object, bool]
 def waits_for_no_state(part: Part, programs: SequencePrograms) -> bool:
     """Whether a part has products and none of them reads what a step before left.
 
-    The loop over time is then pointwise: products run ahead of it, and threads that share units
+    The loop over time is then pointwise: products can run ahead of it, and threads that share units
     never meet.
     """
     has_products = any(isinstance(stage, Group) for stage in part.stages)

@@ -84,7 +84,7 @@ class _OpenLoop:
 
     def takes(self, space: Shape, store: Store | None) -> bool:
         """Whether a statement over a space fits in. Sums over rows and sums over units do not meet:
-        threads share the units of the ones and the rows of the others."""
+        the ones go on from row to row, the others begin anew in each."""
         return space == self.space and (store is None or self.sums <= {store})
 
 

@@ -1473,7 +1473,7 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_1)(
     const real *tanh_tanh_pre_rows = memory->args->tanh_tanh_pre + step * nB * nM;
     real *q_rows = memory->deferred_q;
     real *d_b_bb_terms_rows = memory->deferred_d_b_bb_terms;
-    real *d_b_bb_rows = memory->sums_d_b_bb + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nM;
+    real *d_b_bb_rows = memory->sums_d_b_bb + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nM);
 
     const int64_t first = cellgen_share(nM, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nM, part + 1, parts, CELLGEN_GRAIN(0)) - first;
@@ -1512,9 +1512,9 @@ CELLGEN_STAGE void CELLGEN_NAME(cfc_sequence_backward_deferred_2)(
     const real *d_k_pre_rows = memory->d_k_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_g_pre_rows = memory->d_g_pre_time + step % memory->chunk_steps * nB * nH;
     const real *d_f_rows = memory->d_f_time + step % memory->chunk_steps * nB * nH;
-    real *d_b_k_rows = memory->sums_d_b_k + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
-    real *d_b_g_rows = memory->sums_d_b_g + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
-    real *d_b_f_rows = memory->sums_d_b_f + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
+    real *d_b_k_rows = memory->sums_d_b_k + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
+    real *d_b_g_rows = memory->sums_d_b_g + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
+    real *d_b_f_rows = memory->sums_d_b_f + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
@@ -1821,24 +1821,24 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred)(
 {
     const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
     const int64_t first = step * memory->nB; /* of all rows */
-    const int64_t own_begin = cellgen_share_rows(first, rows, thread, threads), own_end = cellgen_share_rows(first, rows, thread + 1, threads);
-    const int64_t groups = cellgen_sum_groups(memory->chunk_rows);
+    const int64_t from = cellgen_share_rows(first, rows, thread, threads), to = cellgen_share_rows(first, rows, thread + 1, threads);
+    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
     const int64_t nT = memory->nT;
     const int64_t nB = memory->nB;
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
-    cg_clear_sums(memory->sums_d_b_bb, nM, groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_b_k, nH, groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_b_g, nH, groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_b_f, nH, groups, first + own_begin, first + own_end, nT * nB);
+    cg_clear_sums(memory->sums_d_b_bb, nM, ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_b_k, nH, ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_b_g, nH, ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_b_f, nH, ring, first + from, first + to, nT * nB);
     if (memory->gather) {
         CELLGEN_NAME(cfc_sequence_backward_collect)(memory, step, begin, end);
         cellgen_team_barrier(memory->team, thread);
     }
-    for (int64_t top = own_end, low; top > own_begin; top = low) { /* a group of rows, while it is near */
-        low = cellgen_group_begin(first, own_begin, top);
+    for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
+        low = cellgen_group_begin(first, from, top);
         CELLGEN_NAME(cfc_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
         CELLGEN_NAME(cfc_sequence_backward_deferred_2)(memory, step, low, top, 0, 1);
         CELLGEN_NAME(cfc_sequence_backward_deferred_3)(memory, step, low, top, 0, 1);
@@ -1850,7 +1850,7 @@ static void CELLGEN_NAME(cfc_sequence_backward_deferred)(
         CELLGEN_NAME(cfc_sequence_backward_deferred_6)(memory, step, 0, rows, thread, threads);
     else
         CELLGEN_NAME(cfc_sequence_backward_deferred_6)(memory, step, begin, end, 0, 1);
-    (void)begin, (void)end, (void)own_begin, (void)own_end;
+    (void)begin, (void)end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(cfc_sequence_backward_deliver)(memory, step, begin, end);
@@ -1866,11 +1866,11 @@ static void CELLGEN_NAME(cfc_sequence_backward_add_sums)(
     const int64_t nH = memory->nH;
     const int64_t nM = memory->nM;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)nM;
-    const int64_t groups = cellgen_sum_groups(memory->chunk_rows);
-    cg_add_sums(memory->args->d_b_bb, memory->sums_d_b_bb, nM, groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_b_k, memory->sums_d_b_k, nH, groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_b_g, memory->sums_d_b_g, nH, groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_b_f, memory->sums_d_b_f, nH, groups, step * nB, (step + steps) * nB, thread, threads);
+    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
+    cg_add_sums(memory->args->d_b_bb, memory->sums_d_b_bb, nM, ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_b_k, memory->sums_d_b_k, nH, ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_b_g, memory->sums_d_b_g, nH, ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_b_f, memory->sums_d_b_f, nH, ring, step * nB, (step + steps) * nB, thread, threads);
 }
 
 static void CELLGEN_NAME(cfc_sequence_backward_task)(int thread, int threads, void *context)
@@ -1997,10 +1997,10 @@ static int64_t CELLGEN_NAME(cfc_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_q, real, 1, chunk_rows * nM);
     CELLGEN_PLACE(memory->deferred_d_b_bb_terms, real, 1, chunk_rows * nM);
-    CELLGEN_PLACE(memory->sums_d_b_bb, real, 1, cellgen_sum_groups(chunk_rows) * nM);
-    CELLGEN_PLACE(memory->sums_d_b_k, real, 1, cellgen_sum_groups(chunk_rows) * nH);
-    CELLGEN_PLACE(memory->sums_d_b_g, real, 1, cellgen_sum_groups(chunk_rows) * nH);
-    CELLGEN_PLACE(memory->sums_d_b_f, real, 1, cellgen_sum_groups(chunk_rows) * nH);
+    CELLGEN_PLACE(memory->sums_d_b_bb, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nM));
+    CELLGEN_PLACE(memory->sums_d_b_k, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
+    CELLGEN_PLACE(memory->sums_d_b_g, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
+    CELLGEN_PLACE(memory->sums_d_b_f, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->deferred_6_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * nH);

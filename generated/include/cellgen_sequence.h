@@ -218,7 +218,8 @@ CELLGEN_INLINE cellgen_plan cellgen_choose_plan(int64_t steps, int64_t rows, int
     cellgen_plan plan;
     plan.threads = threads;
     plan.by_units = by_units;
-    plan.hoist = shared && steps > 1 && (rows <= by.hoist_rows || free_units > 0 || farther);
+    const int free = free_units > 0 || (by_units && free_shares > 0);
+    plan.hoist = shared && steps > 1 && (rows <= by.hoist_rows || free || farther);
     plan.unpacked = shared && steps == 1;
     plan.window_rows = cellgen_chunk_rows(steps, rows, by.window_rows);
     const int few = 0 < weight_bytes && weight_bytes <= CELLGEN_FEW_WEIGHTS;
@@ -322,6 +323,12 @@ enum { CELLGEN_SUM_ROWS = 16 };
 CELLGEN_INLINE int64_t cellgen_sum_groups(int64_t rows)
 {
     return rows / CELLGEN_SUM_ROWS + 2;
+}
+
+/* From one group's sums to the next: whole cache lines, since threads sum neighbouring groups. */
+CELLGEN_INLINE int64_t cellgen_sum_stride(int64_t count)
+{
+    return (count + 15) / 16 * 16;
 }
 
 /* Where share `part` of `parts` begins in the `rows` rows from row `first` of all on: whole groups. */
@@ -481,24 +488,25 @@ CELLGEN_STATIC void cg_collect_shown(real *to, real *later, cg_series from, int6
     }
 }
 
-/* Begin the sums of the groups of rows whose last row is one of begin <= row < end, of `all` rows. */
-CELLGEN_STATIC void cg_clear_sums(real *sums, int64_t count, int64_t groups, int64_t begin, int64_t end,
+/* Begin the sums of the groups of rows whose last row is one of begin <= row < end, of `all` rows. The
+ * groups of a chunk have `ring` places. */
+CELLGEN_STATIC void cg_clear_sums(real *sums, int64_t count, int64_t ring, int64_t begin, int64_t end,
                                   int64_t all)
 {
     for (int64_t group = begin / CELLGEN_SUM_ROWS; begin < end && group * CELLGEN_SUM_ROWS < end; ++group)
         if ((group + 1) * CELLGEN_SUM_ROWS <= end || end == all)
-            cg_copy_row(sums + group % groups * count, 0, count);
+            cg_copy_row(sums + group % ring * cellgen_sum_stride(count), 0, count);
 }
 
 /* Add the sums of the groups whose first row is one of begin <= row < end to a total, from the last
  * group to the first; a thread's share of the units. */
-CELLGEN_STATIC void cg_add_sums(real *total, const real *sums, int64_t count, int64_t groups,
+CELLGEN_STATIC void cg_add_sums(real *total, const real *sums, int64_t count, int64_t ring,
                                 int64_t begin, int64_t end, int64_t part, int64_t parts)
 {
     const int64_t first = cellgen_share(count, part, parts, CELLGEN_REAL_LANES);
     const int64_t units = cellgen_share(count, part + 1, parts, CELLGEN_REAL_LANES) - first;
     for (int64_t group = (end - 1) / CELLGEN_SUM_ROWS; end > begin && group * CELLGEN_SUM_ROWS >= begin; --group) {
-        const real *from = sums + group % groups * count + first;
+        const real *from = sums + group % ring * cellgen_sum_stride(count) + first;
         for (int64_t unit = 0; unit < units; ++unit) total[first + unit] += from[unit];
     }
 }

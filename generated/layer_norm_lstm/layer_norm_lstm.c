@@ -2495,8 +2495,8 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(
     const int64_t c_stride = memory->across_c.row;
     const real *sum_c_rows = memory->args->sum_c + step * nB * 1;
     const real *sqrt_sqrt_pre_3_rows = memory->args->sqrt_sqrt_pre_3 + step * nB * 1;
-    real *d_beta3_rows = memory->sums_d_beta3 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
-    real *d_alpha3_rows = memory->sums_d_alpha3 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
+    real *d_beta3_rows = memory->sums_d_beta3 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
+    real *d_alpha3_rows = memory->sums_d_alpha3 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
@@ -2537,11 +2537,11 @@ CELLGEN_STAGE void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(
     const real *sqrt_sqrt_pre_rows = memory->args->sqrt_sqrt_pre + step * nB * 1;
     const real *sum_xw_rows = memory->args->sum_xw + step * nB * 1;
     const real *sqrt_sqrt_pre_2_rows = memory->args->sqrt_sqrt_pre_2 + step * nB * 1;
-    real *d_beta2_rows = memory->sums_d_beta2 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * ((4 * nH));
-    real *d_beta1_rows = memory->sums_d_beta1 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * ((4 * nH));
-    real *d_alpha2_rows = memory->sums_d_alpha2 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * ((4 * nH));
-    real *d_alpha1_rows = memory->sums_d_alpha1 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * ((4 * nH));
-    real *d_b_rows = memory->sums_d_b + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * ((4 * nH));
+    real *d_beta2_rows = memory->sums_d_beta2 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((4 * nH));
+    real *d_beta1_rows = memory->sums_d_beta1 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((4 * nH));
+    real *d_alpha2_rows = memory->sums_d_alpha2 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((4 * nH));
+    real *d_alpha1_rows = memory->sums_d_alpha1 + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((4 * nH));
+    real *d_b_rows = memory->sums_d_b + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((4 * nH));
 
     const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
@@ -2885,33 +2885,33 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred)(
 {
     const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
     const int64_t first = step * memory->nB; /* of all rows */
-    const int64_t own_begin = cellgen_share_rows(first, rows, thread, threads), own_end = cellgen_share_rows(first, rows, thread + 1, threads);
-    const int64_t groups = cellgen_sum_groups(memory->chunk_rows);
+    const int64_t from = cellgen_share_rows(first, rows, thread, threads), to = cellgen_share_rows(first, rows, thread + 1, threads);
+    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
     const int64_t nT = memory->nT;
     const int64_t nB = memory->nB;
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    cg_clear_sums(memory->sums_d_beta3, nH, groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_alpha3, nH, groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_beta2, (4 * nH), groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_beta1, (4 * nH), groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_alpha2, (4 * nH), groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_alpha1, (4 * nH), groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_b, (4 * nH), groups, first + own_begin, first + own_end, nT * nB);
+    cg_clear_sums(memory->sums_d_beta3, nH, ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_alpha3, nH, ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_beta2, (4 * nH), ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_beta1, (4 * nH), ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_alpha2, (4 * nH), ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_alpha1, (4 * nH), ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_b, (4 * nH), ring, first + from, first + to, nT * nB);
     if (memory->gather) {
         CELLGEN_NAME(layer_norm_lstm_sequence_backward_collect)(memory, step, begin, end);
         cellgen_team_barrier(memory->team, thread);
     }
-    for (int64_t top = own_end, low; top > own_begin; top = low) { /* a group of rows, while it is near */
-        low = cellgen_group_begin(first, own_begin, top);
+    for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
+        low = cellgen_group_begin(first, from, top);
         CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
         CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_2)(memory, step, low, top, 0, 1);
         CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_3)(memory, step, low, top, 0, 1);
     }
     CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
-    for (int64_t top = own_end, low; top > own_begin; top = low) { /* a group of rows, while it is near */
-        low = cellgen_group_begin(first, own_begin, top);
+    for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
+        low = cellgen_group_begin(first, from, top);
         CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_5)(memory, step, low, top, 0, 1);
         CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_6)(memory, step, low, top, 0, 1);
     }
@@ -2921,7 +2921,7 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred)(
         CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(memory, step, 0, rows, thread, threads);
     else
         CELLGEN_NAME(layer_norm_lstm_sequence_backward_deferred_8)(memory, step, begin, end, 0, 1);
-    (void)begin, (void)end, (void)own_begin, (void)own_end;
+    (void)begin, (void)end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(layer_norm_lstm_sequence_backward_deliver)(memory, step, begin, end);
@@ -2936,14 +2936,14 @@ static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_add_sums)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t groups = cellgen_sum_groups(memory->chunk_rows);
-    cg_add_sums(memory->args->d_beta3, memory->sums_d_beta3, nH, groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_alpha3, memory->sums_d_alpha3, nH, groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_beta2, memory->sums_d_beta2, (4 * nH), groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_beta1, memory->sums_d_beta1, (4 * nH), groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_alpha2, memory->sums_d_alpha2, (4 * nH), groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_alpha1, memory->sums_d_alpha1, (4 * nH), groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_b, memory->sums_d_b, (4 * nH), groups, step * nB, (step + steps) * nB, thread, threads);
+    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
+    cg_add_sums(memory->args->d_beta3, memory->sums_d_beta3, nH, ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_alpha3, memory->sums_d_alpha3, nH, ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_beta2, memory->sums_d_beta2, (4 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_beta1, memory->sums_d_beta1, (4 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_alpha2, memory->sums_d_alpha2, (4 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_alpha1, memory->sums_d_alpha1, (4 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_b, memory->sums_d_b, (4 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
 }
 
 static void CELLGEN_NAME(layer_norm_lstm_sequence_backward_task)(int thread, int threads, void *context)
@@ -3083,13 +3083,13 @@ static int64_t CELLGEN_NAME(layer_norm_lstm_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_9_whole, real, plan->unpacked, nB * 1 * nH);
     CELLGEN_PLACE(memory->deferred_d_sqrt_sqrt_pre_2, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_d_sum_xw, real, 1, chunk_rows * 1);
-    CELLGEN_PLACE(memory->sums_d_beta3, real, 1, cellgen_sum_groups(chunk_rows) * nH);
-    CELLGEN_PLACE(memory->sums_d_alpha3, real, 1, cellgen_sum_groups(chunk_rows) * nH);
-    CELLGEN_PLACE(memory->sums_d_beta2, real, 1, cellgen_sum_groups(chunk_rows) * ((4 * nH)));
-    CELLGEN_PLACE(memory->sums_d_beta1, real, 1, cellgen_sum_groups(chunk_rows) * ((4 * nH)));
-    CELLGEN_PLACE(memory->sums_d_alpha2, real, 1, cellgen_sum_groups(chunk_rows) * ((4 * nH)));
-    CELLGEN_PLACE(memory->sums_d_alpha1, real, 1, cellgen_sum_groups(chunk_rows) * ((4 * nH)));
-    CELLGEN_PLACE(memory->sums_d_b, real, 1, cellgen_sum_groups(chunk_rows) * ((4 * nH)));
+    CELLGEN_PLACE(memory->sums_d_beta3, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
+    CELLGEN_PLACE(memory->sums_d_alpha3, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
+    CELLGEN_PLACE(memory->sums_d_beta2, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((4 * nH)));
+    CELLGEN_PLACE(memory->sums_d_beta1, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((4 * nH)));
+    CELLGEN_PLACE(memory->sums_d_alpha2, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((4 * nH)));
+    CELLGEN_PLACE(memory->sums_d_alpha1, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((4 * nH)));
+    CELLGEN_PLACE(memory->sums_d_b, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((4 * nH)));
     CELLGEN_PLACE(memory->deferred_d_sum_xw_sum_xw, real, 1, chunk_rows * 1);
     CELLGEN_PLACE(memory->deferred_d_xw, real, 1, chunk_rows * (4 * nH));
     CELLGEN_PLACE(memory->deferred_8_whole, real, plan->unpacked, chunk_rows * 1 * nI);

@@ -1675,9 +1675,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_1)(
     const real *x_b_im_rows = memory->args->x_b_im + step * nB * nH;
     real *d_x_b_im_rows = memory->deferred_d_x_b_im;
     real *d_x_b_re_rows = memory->deferred_d_x_b_re;
-    real *d_lam_im_rows = memory->sums_d_lam_im + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
-    real *d_lam_re_rows = memory->sums_d_lam_re + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
-    real *d_scale_rows = memory->sums_d_scale + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
+    real *d_lam_im_rows = memory->sums_d_lam_im + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
+    real *d_lam_re_rows = memory->sums_d_lam_re + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
+    real *d_scale_rows = memory->sums_d_scale + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
@@ -1744,7 +1744,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lru_sequence_backward_deferred_2)(
     const real *x_rows = memory->across_x.rows + step * memory->across_x.step;
     const int64_t x_stride = memory->across_x.row;
     real *d_y_copy_rows = memory->deferred_d_y_copy;
-    real *d_d_rows = memory->sums_d_d + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nI;
+    real *d_d_rows = memory->sums_d_d + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nI);
 
     const int64_t first = cellgen_share(nI, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nI, part + 1, parts, CELLGEN_GRAIN(0)) - first;
@@ -2120,23 +2120,23 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred)(
 {
     const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
     const int64_t first = step * memory->nB; /* of all rows */
-    const int64_t own_begin = cellgen_share_rows(first, rows, thread, threads), own_end = cellgen_share_rows(first, rows, thread + 1, threads);
-    const int64_t groups = cellgen_sum_groups(memory->chunk_rows);
+    const int64_t from = cellgen_share_rows(first, rows, thread, threads), to = cellgen_share_rows(first, rows, thread + 1, threads);
+    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
     const int64_t nT = memory->nT;
     const int64_t nB = memory->nB;
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    cg_clear_sums(memory->sums_d_lam_im, nH, groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_lam_re, nH, groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_scale, nH, groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_d, nI, groups, first + own_begin, first + own_end, nT * nB);
+    cg_clear_sums(memory->sums_d_lam_im, nH, ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_lam_re, nH, ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_scale, nH, ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_d, nI, ring, first + from, first + to, nT * nB);
     if (memory->gather) {
         CELLGEN_NAME(lru_sequence_backward_collect)(memory, step, begin, end);
         cellgen_team_barrier(memory->team, thread);
     }
-    for (int64_t top = own_end, low; top > own_begin; top = low) { /* a group of rows, while it is near */
-        low = cellgen_group_begin(first, own_begin, top);
+    for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
+        low = cellgen_group_begin(first, from, top);
         CELLGEN_NAME(lru_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
         CELLGEN_NAME(lru_sequence_backward_deferred_2)(memory, step, low, top, 0, 1);
     }
@@ -2146,7 +2146,7 @@ static void CELLGEN_NAME(lru_sequence_backward_deferred)(
         CELLGEN_NAME(lru_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     else
         CELLGEN_NAME(lru_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
-    (void)begin, (void)end, (void)own_begin, (void)own_end;
+    (void)begin, (void)end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lru_sequence_backward_deliver)(memory, step, begin, end);
@@ -2161,11 +2161,11 @@ static void CELLGEN_NAME(lru_sequence_backward_add_sums)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t groups = cellgen_sum_groups(memory->chunk_rows);
-    cg_add_sums(memory->total_d_lam_im, memory->sums_d_lam_im, nH, groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->total_d_lam_re, memory->sums_d_lam_re, nH, groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->total_d_scale, memory->sums_d_scale, nH, groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_d, memory->sums_d_d, nI, groups, step * nB, (step + steps) * nB, thread, threads);
+    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
+    cg_add_sums(memory->total_d_lam_im, memory->sums_d_lam_im, nH, ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->total_d_lam_re, memory->sums_d_lam_re, nH, ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->total_d_scale, memory->sums_d_scale, nH, ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_d, memory->sums_d_d, nI, ring, step * nB, (step + steps) * nB, thread, threads);
 }
 
 static void CELLGEN_NAME(lru_sequence_backward_task)(int thread, int threads, void *context)
@@ -2299,11 +2299,11 @@ static int64_t CELLGEN_NAME(lru_sequence_backward_place)(
     CELLGEN_PLACE(memory->reverse_3_whole, real, plan->unpacked, nB * 2 * nH);
     CELLGEN_PLACE(memory->deferred_d_x_b_im, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_x_b_re, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->sums_d_lam_im, real, 1, cellgen_sum_groups(chunk_rows) * nH);
-    CELLGEN_PLACE(memory->sums_d_lam_re, real, 1, cellgen_sum_groups(chunk_rows) * nH);
-    CELLGEN_PLACE(memory->sums_d_scale, real, 1, cellgen_sum_groups(chunk_rows) * nH);
+    CELLGEN_PLACE(memory->sums_d_lam_im, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
+    CELLGEN_PLACE(memory->sums_d_lam_re, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
+    CELLGEN_PLACE(memory->sums_d_scale, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->deferred_d_y_copy, real, 1, chunk_rows * nI);
-    CELLGEN_PLACE(memory->sums_d_d, real, 1, cellgen_sum_groups(chunk_rows) * nI);
+    CELLGEN_PLACE(memory->sums_d_d, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nI));
     CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->total_d_lam_im, real, 1, nH);
     CELLGEN_PLACE(memory->total_d_lam_re, real, 1, nH);

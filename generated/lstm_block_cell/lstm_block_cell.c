@@ -1337,7 +1337,7 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_1)(
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH, (void)step, (void)row_begin, (void)row_end;
     const real *d_icfo_rows = memory->d_icfo_time + step % memory->chunk_steps * nB * (4 * nH);
-    real *d_b_rows = memory->sums_d_b + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * ((4 * nH));
+    real *d_b_rows = memory->sums_d_b + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride((4 * nH));
 
     const int64_t first = cellgen_share(4 * nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(4 * nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
@@ -1369,9 +1369,9 @@ CELLGEN_STAGE void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_2)(
     const int64_t cs_prev_stride = memory->gather || step == 0 ? nH : (nB == 1 ? memory->series_cs.step : memory->series_cs.row);
     const real *cs_rows = memory->across_cs.rows + step * memory->across_cs.step;
     const int64_t cs_stride = memory->across_cs.row;
-    real *d_wco_rows = memory->sums_d_wco + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
-    real *d_wcf_rows = memory->sums_d_wcf + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
-    real *d_wci_rows = memory->sums_d_wci + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
+    real *d_wco_rows = memory->sums_d_wco + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
+    real *d_wcf_rows = memory->sums_d_wcf + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
+    real *d_wci_rows = memory->sums_d_wci + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
@@ -1644,23 +1644,23 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred)(
 {
     const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
     const int64_t first = step * memory->nB; /* of all rows */
-    const int64_t own_begin = cellgen_share_rows(first, rows, thread, threads), own_end = cellgen_share_rows(first, rows, thread + 1, threads);
-    const int64_t groups = cellgen_sum_groups(memory->chunk_rows);
+    const int64_t from = cellgen_share_rows(first, rows, thread, threads), to = cellgen_share_rows(first, rows, thread + 1, threads);
+    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
     const int64_t nT = memory->nT;
     const int64_t nB = memory->nB;
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    cg_clear_sums(memory->sums_d_b, (4 * nH), groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_wco, nH, groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_wcf, nH, groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_wci, nH, groups, first + own_begin, first + own_end, nT * nB);
+    cg_clear_sums(memory->sums_d_b, (4 * nH), ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_wco, nH, ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_wcf, nH, ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_wci, nH, ring, first + from, first + to, nT * nB);
     if (memory->gather) {
         CELLGEN_NAME(lstm_block_cell_sequence_backward_collect)(memory, step, begin, end);
         cellgen_team_barrier(memory->team, thread);
     }
-    for (int64_t top = own_end, low; top > own_begin; top = low) { /* a group of rows, while it is near */
-        low = cellgen_group_begin(first, own_begin, top);
+    for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
+        low = cellgen_group_begin(first, from, top);
         CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
         CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_2)(memory, step, low, top, 0, 1);
     }
@@ -1671,7 +1671,7 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred)(
         CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_5)(memory, step, 0, rows, thread, threads);
     else
         CELLGEN_NAME(lstm_block_cell_sequence_backward_deferred_5)(memory, step, begin, end, 0, 1);
-    (void)begin, (void)end, (void)own_begin, (void)own_end;
+    (void)begin, (void)end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(lstm_block_cell_sequence_backward_deliver)(memory, step, begin, end);
@@ -1686,11 +1686,11 @@ static void CELLGEN_NAME(lstm_block_cell_sequence_backward_add_sums)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t groups = cellgen_sum_groups(memory->chunk_rows);
-    cg_add_sums(memory->args->d_b, memory->sums_d_b, (4 * nH), groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_wco, memory->sums_d_wco, nH, groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_wcf, memory->sums_d_wcf, nH, groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_wci, memory->sums_d_wci, nH, groups, step * nB, (step + steps) * nB, thread, threads);
+    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
+    cg_add_sums(memory->args->d_b, memory->sums_d_b, (4 * nH), ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_wco, memory->sums_d_wco, nH, ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_wcf, memory->sums_d_wcf, nH, ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_wci, memory->sums_d_wci, nH, ring, step * nB, (step + steps) * nB, thread, threads);
 }
 
 static void CELLGEN_NAME(lstm_block_cell_sequence_backward_task)(int thread, int threads, void *context)
@@ -1789,10 +1789,10 @@ static int64_t CELLGEN_NAME(lstm_block_cell_sequence_backward_place)(
     (void)tables, (void)last, (void)guarded, (void)gathered;
     CELLGEN_PLACE(memory->d_icfo_time, real, 1, chunk_rows * (4 * nH));
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * nH);
-    CELLGEN_PLACE(memory->sums_d_b, real, 1, cellgen_sum_groups(chunk_rows) * ((4 * nH)));
-    CELLGEN_PLACE(memory->sums_d_wco, real, 1, cellgen_sum_groups(chunk_rows) * nH);
-    CELLGEN_PLACE(memory->sums_d_wcf, real, 1, cellgen_sum_groups(chunk_rows) * nH);
-    CELLGEN_PLACE(memory->sums_d_wci, real, 1, cellgen_sum_groups(chunk_rows) * nH);
+    CELLGEN_PLACE(memory->sums_d_b, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride((4 * nH)));
+    CELLGEN_PLACE(memory->sums_d_wco, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
+    CELLGEN_PLACE(memory->sums_d_wcf, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
+    CELLGEN_PLACE(memory->sums_d_wci, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->deferred_5_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_cs_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->now_cs_prev, real, guarded, nB * nH);

@@ -939,9 +939,9 @@ CELLGEN_STAGE void CELLGEN_NAME(qrnn_sequence_backward_deferred_1)(
     real *d_o_pre_rows = memory->deferred_d_o_pre;
     real *d_f_pre_rows = memory->deferred_d_f_pre;
     real *d_z_pre_rows = memory->deferred_d_z_pre;
-    real *d_b_o_rows = memory->sums_d_b_o + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
-    real *d_b_f_rows = memory->sums_d_b_f + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
-    real *d_b_z_rows = memory->sums_d_b_z + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * nH;
+    real *d_b_o_rows = memory->sums_d_b_o + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
+    real *d_b_f_rows = memory->sums_d_b_f + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
+    real *d_b_z_rows = memory->sums_d_b_z + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nH);
 
     const int64_t first = cellgen_share(nH, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nH, part + 1, parts, CELLGEN_GRAIN(0)) - first;
@@ -1210,22 +1210,22 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred)(
 {
     const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
     const int64_t first = step * memory->nB; /* of all rows */
-    const int64_t own_begin = cellgen_share_rows(first, rows, thread, threads), own_end = cellgen_share_rows(first, rows, thread + 1, threads);
-    const int64_t groups = cellgen_sum_groups(memory->chunk_rows);
+    const int64_t from = cellgen_share_rows(first, rows, thread, threads), to = cellgen_share_rows(first, rows, thread + 1, threads);
+    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
     const int64_t nT = memory->nT;
     const int64_t nB = memory->nB;
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    cg_clear_sums(memory->sums_d_b_o, nH, groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_b_f, nH, groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_b_z, nH, groups, first + own_begin, first + own_end, nT * nB);
+    cg_clear_sums(memory->sums_d_b_o, nH, ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_b_f, nH, ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_b_z, nH, ring, first + from, first + to, nT * nB);
     if (memory->gather) {
         CELLGEN_NAME(qrnn_sequence_backward_collect)(memory, step, begin, end);
         cellgen_team_barrier(memory->team, thread);
     }
-    for (int64_t top = own_end, low; top > own_begin; top = low) { /* a group of rows, while it is near */
-        low = cellgen_group_begin(first, own_begin, top);
+    for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
+        low = cellgen_group_begin(first, from, top);
         CELLGEN_NAME(qrnn_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
     }
     cellgen_team_barrier(memory->team, thread);
@@ -1234,7 +1234,7 @@ static void CELLGEN_NAME(qrnn_sequence_backward_deferred)(
         CELLGEN_NAME(qrnn_sequence_backward_deferred_3)(memory, step, 0, rows, thread, threads);
     else
         CELLGEN_NAME(qrnn_sequence_backward_deferred_3)(memory, step, begin, end, 0, 1);
-    (void)begin, (void)end, (void)own_begin, (void)own_end;
+    (void)begin, (void)end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(qrnn_sequence_backward_deliver)(memory, step, begin, end);
@@ -1249,10 +1249,10 @@ static void CELLGEN_NAME(qrnn_sequence_backward_add_sums)(
     const int64_t nI = memory->nI;
     const int64_t nH = memory->nH;
     (void)nT, (void)nB, (void)nI, (void)nH;
-    const int64_t groups = cellgen_sum_groups(memory->chunk_rows);
-    cg_add_sums(memory->args->d_b_o, memory->sums_d_b_o, nH, groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_b_f, memory->sums_d_b_f, nH, groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_b_z, memory->sums_d_b_z, nH, groups, step * nB, (step + steps) * nB, thread, threads);
+    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
+    cg_add_sums(memory->args->d_b_o, memory->sums_d_b_o, nH, ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_b_f, memory->sums_d_b_f, nH, ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_b_z, memory->sums_d_b_z, nH, ring, step * nB, (step + steps) * nB, thread, threads);
 }
 
 static void CELLGEN_NAME(qrnn_sequence_backward_task)(int thread, int threads, void *context)
@@ -1356,9 +1356,9 @@ static int64_t CELLGEN_NAME(qrnn_sequence_backward_place)(
     CELLGEN_PLACE(memory->deferred_d_o_pre, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_f_pre, real, 1, chunk_rows * nH);
     CELLGEN_PLACE(memory->deferred_d_z_pre, real, 1, chunk_rows * nH);
-    CELLGEN_PLACE(memory->sums_d_b_o, real, 1, cellgen_sum_groups(chunk_rows) * nH);
-    CELLGEN_PLACE(memory->sums_d_b_f, real, 1, cellgen_sum_groups(chunk_rows) * nH);
-    CELLGEN_PLACE(memory->sums_d_b_z, real, 1, cellgen_sum_groups(chunk_rows) * nH);
+    CELLGEN_PLACE(memory->sums_d_b_o, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
+    CELLGEN_PLACE(memory->sums_d_b_f, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
+    CELLGEN_PLACE(memory->sums_d_b_z, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nH));
     CELLGEN_PLACE(memory->deferred_3_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_c_prev_pair, real, 1, 2 * nB * nH);
     CELLGEN_PLACE(memory->rows_c_prev, real, gathered, chunk_rows * nH);

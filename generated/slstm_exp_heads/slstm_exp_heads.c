@@ -1578,10 +1578,10 @@ CELLGEN_STAGE void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_1)(
     const real *d_o_pre_rows = memory->d_o_pre_time + step % memory->chunk_steps * nB * (nD * nK);
     const real *d_i_bar_rows = memory->d_i_bar_time + step % memory->chunk_steps * nB * (nD * nK);
     const real *d_z_pre_rows = memory->d_z_pre_time + step % memory->chunk_steps * nB * (nD * nK);
-    real *d_b_o_rows = memory->sums_d_b_o + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * (nK * nD);
-    real *d_b_f_rows = memory->sums_d_b_f + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * (nK * nD);
-    real *d_b_i_rows = memory->sums_d_b_i + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * (nK * nD);
-    real *d_b_z_rows = memory->sums_d_b_z + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * (nK * nD);
+    real *d_b_o_rows = memory->sums_d_b_o + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nK * nD);
+    real *d_b_f_rows = memory->sums_d_b_f + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nK * nD);
+    real *d_b_i_rows = memory->sums_d_b_i + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nK * nD);
+    real *d_b_z_rows = memory->sums_d_b_z + (step * nB + row_begin) / CELLGEN_SUM_ROWS % cellgen_sum_groups(memory->chunk_rows) * cellgen_sum_stride(nK * nD);
 
     const int64_t first = cellgen_share(nD * nK, part, parts, CELLGEN_GRAIN(0));
     const int64_t units = cellgen_share(nD * nK, part + 1, parts, CELLGEN_GRAIN(0)) - first;
@@ -1931,24 +1931,24 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred)(
 {
     const int64_t rows = steps * memory->nB, begin = rows * thread / threads, end = rows * (thread + 1) / threads;
     const int64_t first = step * memory->nB; /* of all rows */
-    const int64_t own_begin = cellgen_share_rows(first, rows, thread, threads), own_end = cellgen_share_rows(first, rows, thread + 1, threads);
-    const int64_t groups = cellgen_sum_groups(memory->chunk_rows);
+    const int64_t from = cellgen_share_rows(first, rows, thread, threads), to = cellgen_share_rows(first, rows, thread + 1, threads);
+    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
     const int64_t nT = memory->nT;
     const int64_t nB = memory->nB;
     const int64_t nI = memory->nI;
     const int64_t nK = memory->nK;
     const int64_t nD = memory->nD;
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD;
-    cg_clear_sums(memory->sums_d_b_o, nK * nD, groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_b_f, nK * nD, groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_b_i, nK * nD, groups, first + own_begin, first + own_end, nT * nB);
-    cg_clear_sums(memory->sums_d_b_z, nK * nD, groups, first + own_begin, first + own_end, nT * nB);
+    cg_clear_sums(memory->sums_d_b_o, nK * nD, ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_b_f, nK * nD, ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_b_i, nK * nD, ring, first + from, first + to, nT * nB);
+    cg_clear_sums(memory->sums_d_b_z, nK * nD, ring, first + from, first + to, nT * nB);
     if (memory->gather) {
         CELLGEN_NAME(slstm_exp_heads_sequence_backward_collect)(memory, step, begin, end);
         cellgen_team_barrier(memory->team, thread);
     }
-    for (int64_t top = own_end, low; top > own_begin; top = low) { /* a group of rows, while it is near */
-        low = cellgen_group_begin(first, own_begin, top);
+    for (int64_t top = to, low; top > from; top = low) { /* a group of rows, while it is near */
+        low = cellgen_group_begin(first, from, top);
         CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_1)(memory, step, low, top, 0, 1);
     }
     CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_2)(memory, step, 0, rows, thread, threads);
@@ -1957,7 +1957,7 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred)(
         CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(memory, step, 0, rows, thread, threads);
     else
         CELLGEN_NAME(slstm_exp_heads_sequence_backward_deferred_4)(memory, step, begin, end, 0, 1);
-    (void)begin, (void)end, (void)own_begin, (void)own_end;
+    (void)begin, (void)end;
     if (memory->gather) {
         cellgen_team_barrier(memory->team, thread);
         CELLGEN_NAME(slstm_exp_heads_sequence_backward_deliver)(memory, step, begin, end);
@@ -1973,11 +1973,11 @@ static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_add_sums)(
     const int64_t nK = memory->nK;
     const int64_t nD = memory->nD;
     (void)nT, (void)nB, (void)nI, (void)nK, (void)nD;
-    const int64_t groups = cellgen_sum_groups(memory->chunk_rows);
-    cg_add_sums(memory->args->d_b_o, memory->sums_d_b_o, nK * nD, groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_b_f, memory->sums_d_b_f, nK * nD, groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_b_i, memory->sums_d_b_i, nK * nD, groups, step * nB, (step + steps) * nB, thread, threads);
-    cg_add_sums(memory->args->d_b_z, memory->sums_d_b_z, nK * nD, groups, step * nB, (step + steps) * nB, thread, threads);
+    const int64_t ring = cellgen_sum_groups(memory->chunk_rows);
+    cg_add_sums(memory->args->d_b_o, memory->sums_d_b_o, nK * nD, ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_b_f, memory->sums_d_b_f, nK * nD, ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_b_i, memory->sums_d_b_i, nK * nD, ring, step * nB, (step + steps) * nB, thread, threads);
+    cg_add_sums(memory->args->d_b_z, memory->sums_d_b_z, nK * nD, ring, step * nB, (step + steps) * nB, thread, threads);
 }
 
 static void CELLGEN_NAME(slstm_exp_heads_sequence_backward_task)(int thread, int threads, void *context)
@@ -2128,10 +2128,10 @@ static int64_t CELLGEN_NAME(slstm_exp_heads_sequence_backward_place)(
     CELLGEN_PLACE(memory->d_i_bar_time, real, 1, chunk_rows * (nD * nK));
     CELLGEN_PLACE(memory->d_z_pre_time, real, 1, chunk_rows * (nD * nK));
     CELLGEN_PLACE(memory->reverse_2_whole, real, plan->unpacked, nB * 1 * (nD * nK));
-    CELLGEN_PLACE(memory->sums_d_b_o, real, 1, cellgen_sum_groups(chunk_rows) * (nK * nD));
-    CELLGEN_PLACE(memory->sums_d_b_f, real, 1, cellgen_sum_groups(chunk_rows) * (nK * nD));
-    CELLGEN_PLACE(memory->sums_d_b_i, real, 1, cellgen_sum_groups(chunk_rows) * (nK * nD));
-    CELLGEN_PLACE(memory->sums_d_b_z, real, 1, cellgen_sum_groups(chunk_rows) * (nK * nD));
+    CELLGEN_PLACE(memory->sums_d_b_o, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nK * nD));
+    CELLGEN_PLACE(memory->sums_d_b_f, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nK * nD));
+    CELLGEN_PLACE(memory->sums_d_b_i, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nK * nD));
+    CELLGEN_PLACE(memory->sums_d_b_z, real, 1, cellgen_sum_groups(chunk_rows) * cellgen_sum_stride(nK * nD));
     CELLGEN_PLACE(memory->deferred_4_whole, real, plan->unpacked, chunk_rows * 1 * nI);
     CELLGEN_PLACE(memory->d_h_prev_pair, real, 1, 2 * nB * (nK * nD));
     CELLGEN_PLACE(memory->rows_h_prev, real, gathered, chunk_rows * (nK * nD));
