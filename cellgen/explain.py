@@ -400,7 +400,7 @@ def _threads_row(plan: SequencePlan, shape: Shape, part: Part, *, is_free: bool)
     if plan.by_units and is_free:
         return Row(
             what + "threads share the units of all steps and never meet",
-            f"no product waits for a state, and {_count(rows, 'row')} are few",
+            "no product waits for a state",
         )
     if plan.by_units:
         fewer = rows < plan.by.rows_per_thread * plan.threads
@@ -426,7 +426,7 @@ def _hoist_row(plan: SequencePlan, shape: Shape, forward: Part, *, is_free: bool
         steps = plan.window_rows // max(rows, 1)
         return Row(
             f"hoist = True: products of inputs ahead, for windows of {_count(steps, 'step')}",
-            f"no product waits for a state, {_count(rows, 'row')} are few: the loop is pointwise"
+            "no product waits for a state: the loop over time is pointwise"
             if is_free
             else "inputs, states and a panel of the weights of both exceed a core's cache"
             if rows > plan.by.hoist_rows

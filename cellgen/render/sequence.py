@@ -30,6 +30,7 @@ from cellgen.schedule.sequence import (
     Storage,
     deferred_meetings,
     meetings,
+    mixes_rows,
     products_together,
     row_by_row,
     summed_over_rows,
@@ -635,7 +636,7 @@ def _writes(stage: GroupedStage) -> list[Buffer]:
 def _rows_of(stages: Sequence[Sequence[GroupedStage]], meets: Sequence[bool]) -> list[RowsContext]:
     """Neighbouring stages that a group of rows goes through at a time, and others one by one."""
     return [
-        RowsContext(list(run), isinstance(stages[run[0]][0], Loop | Routine))
+        RowsContext(list(run), not mixes_rows(stages[run[0]][0]))
         for run in row_by_row([stage[0] for stage in stages], meets)
     ]
 

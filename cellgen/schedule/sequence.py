@@ -108,18 +108,6 @@ def meetings(part: Part, programs: SequencePrograms) -> tuple[bool, ...]:
     return tuple(after)
 
 
-class Share(Enum):
-    """What of a stage over the rows of many steps a thread takes."""
-
-    ROWS = "rows"
-    UNITS = "units"
-
-
-def share_of(stage: GroupedStage) -> Share:
-    """Units of a weight gradient, else rows: sums over rows are formed in groups of rows first."""
-    return Share.UNITS if isinstance(stage, Product) else Share.ROWS
-
-
 def summed_over_rows(stage: GroupedStage) -> tuple[Buffer, ...]:
     """The sums over rows that a stage of the deferred part forms."""
     lines = stage.lines if isinstance(stage, Loop) else ()
@@ -135,15 +123,16 @@ def row_by_row(
     runs: list[tuple[int, ...]] = []
     for number, stage in enumerate(stages):
         apart = not runs or meets[number - 1]
-        if apart or _mixes_rows(stage) or _mixes_rows(stages[number - 1]):
+        if apart or mixes_rows(stage) or mixes_rows(stages[number - 1]):
             runs.append((number,))
         else:
             runs[-1] += (number,)
     return tuple(runs)
 
 
-def _mixes_rows(stage: GroupedStage) -> bool:
-    """Whether a stage is a product, which is better formed for many rows."""
+def mixes_rows(stage: GroupedStage) -> bool:
+    """Whether a stage is a product, better formed for many rows. Threads share rows of all others
+    over many steps, also of sums over rows, which are formed in groups of rows first."""
     return isinstance(stage, Group | Product)
 
 
@@ -197,8 +186,7 @@ def _touches(run: Sequence[GroupedStage]) -> dict[Value, set[tuple[object, bool]
     """Return who shares each array of some stages how, and whether that one writes it."""
     found: dict[Value, set[tuple[object, bool]]] = {}
     for stage in run:
-        by_rows = share_of(stage) is Share.ROWS and not isinstance(stage, Group)
-        share: object = Share.ROWS if by_rows else stage
+        share: object = stage if mixes_rows(stage) else None
         sums = {buffer.value for buffer in summed_over_rows(stage)}
         for value in _written_by(stage) - sums:
             found.setdefault(value, set()).add((share, True))
