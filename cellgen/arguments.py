@@ -271,7 +271,8 @@ def _check_shape(
     if item.array.shape == expected:
         return
     reasons = ", ".join(
-        f"{name} = {dims[name]} from {origins[name]}" for name in _dims_of(item.argument)
+        f"{name} = {dims[name]} from {origins[name]}"
+        for name in dict.fromkeys(_dims_of(item.argument))
     )
     raise ArgumentError(
         f"{where}: {item.label} has shape {item.array.shape}, expected "

@@ -281,6 +281,14 @@ def test_shapes_that_disagree_tell_who_fixed_the_dimension(toy: Kernel) -> None:
     has(refused(toy, **{**given, "b": np.ones(13)}), "b has shape (13,)", "(2 H) = (14,)")
 
 
+def test_a_dimension_of_two_axes_is_explained_once() -> None:
+    gru, zeros = cellgen.load("gru_block_cell"), np.zeros
+    weights = {"w_ru": zeros((7, 8)), "w_c": zeros((7, 4)), "b_ru": zeros(8), "b_c": zeros(4)}
+    with pytest.raises(ArgumentError) as caught:
+        gru.forward(x=zeros((2, 3)), h_prev=zeros((2, 5)), **weights)
+    assert str(caught.value).count("H = 5 from h_prev (B, H)") == 1
+
+
 def test_memory_that_is_not_contiguous_is_refused(toy: Kernel) -> None:
     given = arguments()
     for array in (np.ones((I, B)).T, np.ones((B, 2 * I))[:, ::2], np.ones((B, I + 1))[:, :I]):
